@@ -42,7 +42,7 @@ from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import waited_for_unseen
 from tracekit.causes import CAUSES
 from tracekit.findings import Suspect
-from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MIN_LOST_SHARE, STAGE_GAIN
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MIN_LOST_SHARE
 
 
 class Kind(Enum):
@@ -164,7 +164,7 @@ class Evidence:
 
     @cached_property
     def prices(self) -> dict[Kind, float]:
-        """What ranks, a stage and a link cost; a stage counts only from `STAGE_GAIN` times the price of the ranks.
+        """What ranks, a stage, a link and a role cost; of equal ones the first is the dearest.
 
         A rank alone on its stage counts only if its price is proven: its stage may cost the same for certain.
         """
@@ -173,7 +173,7 @@ class Evidence:
         stage = self.stage.price.best if self.stage and not self.stage.idle else 0.0
         return {
             Kind.RANKS: ranks,
-            Kind.STAGE: stage if stage >= STAGE_GAIN * ranks else 0.0,
+            Kind.STAGE: stage,
             Kind.LINK: self.link.price.best if self.link else 0.0,
             Kind.ROLE: self.role.price.best if self.role else 0.0,
         }

@@ -42,7 +42,7 @@ from tracekit.analysis.slowrank.suspects import Answer, left_open, link_end, sus
 from tracekit.analysis.slowrank.wording import fewest_traces, listed, ranks_in_words
 from tracekit.thresholds.slowrank import (
     CLEAR_SHARE,
-    LINK_RATIO_OF_TWO,
+    KIND_RATIO,
     MIN_LOST_SHARE,
     RANKS_LISTED,
     SOLE_GROUP_SHARE,
@@ -163,7 +163,7 @@ def lone_transfers_may_be_slow(e: Evidence) -> Iterator[Gap]:
     """
 
     def decides(found: LoneTransfers, hidden: float) -> bool:
-        least_slow = found.spent * (1 - 1 / LINK_RATIO_OF_TWO)
+        least_slow = found.spent * (1 - 1 / KIND_RATIO**2)
         much = hidden >= SOLE_GROUP_SHARE * e.case.step_ns and not found.nodes
         return much or bool(found.peers and least_slow >= e.least)
 
