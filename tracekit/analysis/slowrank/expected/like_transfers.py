@@ -76,11 +76,6 @@ def short_pipeline(channels: Sequence[Channel], nodes: Mapping[int, str | int]) 
     return ends if apart and len(set(ends.values())) <= FEW_LINKS else {}
 
 
-def crowded(ends: Ends, channel: int) -> bool:
-    """Whether fewer than half of the channels share no end with `channel`."""
-    return channel in ends and 2 * len(_apart(ends, channel)) < len(ends)
-
-
 def beside(ends: Ends, channel: int, slow: Collection[int]) -> list[int]:
     """The channels that share no end with `channel`; where there are none, the channels that are not `slow`."""
     sound = [c for c in ends if c not in slow and set(ends[c]) != set(ends[channel])]

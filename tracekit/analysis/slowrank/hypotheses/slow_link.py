@@ -14,7 +14,6 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.like_transfers import (
     beside,
-    crowded,
     message_of,
     short_pipeline,
     uncompared_lateness,
@@ -244,7 +243,7 @@ def _compare(
     usual = dict(zip(level, zip(*spread_of_others(list(level.values())), strict=True), strict=True))
     ends = short_pipeline([case.ops.channels[c] for c in channels], nodes)
     for channel in sorted(channels, key=lambda c: not beside(ends, c, ())):  # overlapping with all comes last
-        others = beside(ends, channel, slow) if crowded(ends, channel) else []
+        others = beside(ends, channel, slow)
         peers, between = level_of([level[c] for c in others]) if others else usual[channel]
         ratio = KIND_RATIO if len(others or channels) > 2 else KIND_RATIO**2  # either of two may vary
         if at and at.issubset(case.ops.channels[channel].members):
