@@ -26,7 +26,7 @@ from tracekit.matching.channels import Channel
 from tracekit.matching.message_order import UNKNOWN_SIZE
 from tracekit.rank_events.operation_names import ROOTED
 from tracekit.thresholds.report import RANKS_SHOWN
-from tracekit.thresholds.slowrank import CLEARLY_MORE, MAJORITY, MIN_LOST_SHARE, NO_ACCIDENT
+from tracekit.thresholds.slowrank import KIND_RATIO, MAJORITY, MIN_LOST_SHARE, NO_ACCIDENT
 from tracekit.units import F64, I64, Mask, ms
 
 
@@ -118,7 +118,7 @@ def _late(case: Case) -> tuple[F64, Mask]:
     for numbers in map(np.array, calls.values()):
         lasted = waits.transfer[numbers] / scale[numbers]
         usual = _usual(case, numbers, lasted)
-        over = np.where(lasted > CLEARLY_MORE * usual, (lasted - usual) * scale[numbers], 0.0)
+        over = np.where(lasted > KIND_RATIO**2 * usual, (lasted - usual) * scale[numbers], 0.0)
         late[numbers], compared[numbers] = over, np.isfinite(usual)
     return late, compared
 
