@@ -78,12 +78,9 @@ def short_pipeline(channels: Sequence[Channel], nodes: Mapping[int, str | int]) 
 
 def beside(ends: Ends, channel: int, slow: Collection[int]) -> list[int]:
     """The channels that share no end with `channel`; where there are none, the channels that are not `slow`."""
+    apart = [c for c in ends if not set(ends[c]) & set(ends[channel])]
     sound = [c for c in ends if c not in slow and set(ends[c]) != set(ends[channel])]
-    return _apart(ends, channel) or (sound if slow else [])
-
-
-def _apart(ends: Ends, channel: int) -> list[int]:
-    return [c for c in ends if not set(ends[c]) & set(ends[channel])] if ends else []
+    return apart or (sound if slow else [])
 
 
 def uncompared_lateness(
