@@ -158,7 +158,7 @@ class Evidence:
     def behind_link(self) -> Hypothesis | None:
         """The slow ranks that cost something once the slow link is cured, priced after that cure."""
         link, model, rows = self.any_link, self.case.timeline, significant_rows(self.case, CANDIDATE_SHARE)
-        if link is None or link.guessed or link.layout or model is None or not len(rows):
+        if link is None or link.doubted or model is None or not len(rows):
             return None
         return those_that_cost(self.case, rows, without_link(self.case, model, link.delays))
 

@@ -210,7 +210,7 @@ def shown(case: Case, found: LongStage | SlowLink) -> bool:
     Where much is unmatched, the model that keeps recorded lengths reproduces the recording best.
     """
     least = MIN_LOST_SHARE * case.step_ns
-    if isinstance(found, SlowLink) and (found.guessed or found.layout):
+    if isinstance(found, SlowLink) and found.doubted:
         return False
     if found.price.best < case.residual_ns:
         return found.price.low >= max(least, case.pinned_residual_ns)
@@ -270,7 +270,7 @@ def leave_link_open(case: Case, link: SlowLink) -> Answer:
     beside = matched is not None and matched >= COVERAGE_WHOLE
     why = NOT_EXACT if near else _BESIDE if beside else why_open(case)
     reason += link.layout or (_GUESSED if link.guessed else why)
-    unproven = beside or near or link.guessed or link.layout
+    unproven = beside or near or link.doubted
     decide = NAME_NODES if link.layout == UNPLACED else _WITHOUT_LINK if unproven else what_would_decide(case)
     candidates = link_suspects(case, link, Price.between(link.price.low, link.price.best, high), ())
     return replace(left_open(reason, decide, candidates), slow_channels=link.channels)

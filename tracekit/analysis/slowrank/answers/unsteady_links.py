@@ -57,7 +57,7 @@ def unsteady_link(case: Case) -> UnsteadyLink | None:
     where = _members(case)
     for number in np.flatnonzero(late > 0).tolist():
         lateness[where[number]] += float(late[number])
-    if not lateness or (gain := _gain(case, late)) < MIN_LOST_SHARE * case.step_ns:
+    if not lateness or (gain := price_of(case, late).best) < MIN_LOST_SHARE * case.step_ns:
         return None
     worst = max(lateness, key=lambda members: lateness[members])
     mine = np.array([members == worst for members in where])
@@ -80,11 +80,6 @@ def _warming(case: Case, steps: tuple[int, ...]) -> bool:
     known = case.steps.numbers
     first = {n for n in known if n - 1 not in known}
     return len(known) == 1 or (set(steps) <= first and (len(steps) == 1 or len(first) < len(known)))
-
-
-def _gain(case: Case, late: F64) -> float:
-    """The saving of a step if no transfer were `late` (by instance, ns) while compute waits; ns a step."""
-    return price_of(case, late).best
 
 
 def _members(case: Case) -> list[tuple[int, ...]]:

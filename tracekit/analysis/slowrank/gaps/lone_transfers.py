@@ -192,16 +192,12 @@ def lopsided(case: Case) -> Lopsided | None:
     kinds = np.array(names, object)[code]
     worst: Lopsided | None = None
     for kind in sorted(set(kinds[case.analysed & ~seen].tolist())):
-        over = _lasting(_beyond_peers(case, case.analysed & (kinds == kind), ~seen))
+        over = _beyond_peers(case, case.analysed & (kinds == kind), ~seen)
+        over = over[:, 0] if over.shape[1] == 1 else without_longest(over)
         row = int(np.argmax(over))
         if over[row] > 0 and (worst is None or over[row] > worst.over):
             worst = Lopsided(row, kind, float(over[row]))
     return worst
-
-
-def _lasting(over: F64) -> F64:
-    """The mean of each row of `over` (rows × steps, ns) without its longest step, which may be an accident."""
-    return over[:, 0] if over.shape[1] == 1 else without_longest(over)
 
 
 def _beyond_peers(case: Case, kind: Mask, open_: Mask) -> F64:

@@ -63,6 +63,11 @@ class SlowLink:
     layout: str = ""  # the reason that a border between nodes may explain it; empty where none does
     delays: F64 = field(default_factory=lambda: np.zeros(0), compare=False)  # of each instance
 
+    @property
+    def doubted(self) -> bool:
+        """Whether something else may explain it: wrong peers, or the layout of nodes."""
+        return self.guessed or bool(self.layout)
+
     def may_cost(self, least: float) -> bool:
         """Return whether its price may reach `least`, ns a step."""
         return max(self.price.high, may_cost_ns(self.price.high, self.late)) >= least
