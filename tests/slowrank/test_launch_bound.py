@@ -54,6 +54,18 @@ def test_a_slow_host_is_named_beside_quick_ones(tmp_path, factor):
     assert found.what_if.slowdown == pytest.approx(slow / quick, abs=0.05)
 
 
+@pytest.mark.parametrize(("world", "factor"), [(8, 1.6), (16, 2.5)])
+@pytest.mark.quick(1)
+def test_half_of_the_hosts_are_slow(tmp_path, world, factor):
+    """As those of one node of two: their peers are the others, not half of themselves."""
+    struck = range(world // 2)
+    run, slow = host_bound(made(tmp_path, "slow"), world=world, pace=lambda r: factor if r in struck else 1.0)
+    _, quick = host_bound(made(tmp_path, "quick"), world=world)
+    found = analyse(run)
+    assert (found.cause, {s.rank for s in found.suspects}) == ("cpu_launch", {*struck})
+    assert found.what_if.slowdown == pytest.approx(slow / quick, abs=0.05)
+
+
 def uneven(rank, step):
     """Who loads longest changes from step to step, but for `LAST`, which is long in each."""
     if rank == LAST:

@@ -59,6 +59,14 @@ def test_pauses_are_no_hosts_ahead(tmp_path, monkeypatch, longest):
     assert (found.verdict, found.cause, [s.rank for s in found.suspects]) == ("slow_rank", "host_stall", [2])
 
 
+def test_longer_pause_of_another_hides_no_pauses(tmp_path, monkeypatch):
+    """Rank 2 pauses in every step, and rank 1 once for longer."""
+    monkeypatch.setattr(lone_rank, "pace_among", lambda *_: (10.0, 10.0))
+    once = {(1, 2): 5000.0}
+    found = analyse(job(tmp_path, LINE, idle=lambda r, step: 4000.0 if r == 2 else once.get((r, step), 0.0)))
+    assert (found.verdict, found.cause, [s.rank for s in found.suspects]) == ("slow_rank", "host_stall", [2])
+
+
 def test_a_longer_stage_hides_no_accident_of_another(tmp_path):
     """Rank 3 stands still for several steps in one of five."""
     run = job(tmp_path, LINE, accident=(1, None, 1500), idle=lambda r, step: 30_000.0 * ((r, step) == (3, 2)))

@@ -62,6 +62,15 @@ def test_short_stalls_of_others_hide_no_rank(tmp_path):
     assert (found.verdict, [s.rank for s in found.suspects]) == ("slow_rank", [3])
 
 
+@pytest.mark.parametrize(("factor", "named"), [(1.03, []), (1.1, [0])])
+def test_stalls_blame_no_rank_beside_a_slow_one(tmp_path, factor, named):
+    """Rank 3 stalls twice and others once, as by chance; rank 0 has a slow device as well, which may cost little."""
+    struck = {0: (3,), 1: (0,), 2: (3,), 3: (6,), 4: (1,), 5: (2,)}
+    found = analyse(job(tmp_path, MESH, steps=6, idle=stalls(struck), slow={0: factor}, layers=6))
+    assert [s.rank for s in found.suspects] == named
+    assert found.verdict == ("slow_rank" if named else "imbalance")
+
+
 def test_a_stall_in_few_steps_is_no_imbalance(tmp_path):
     found, _ = answers(tmp_path, {2: (1,), 7: (6,)}, steps=10)
     assert found.verdict in {"healthy", "inconclusive"}

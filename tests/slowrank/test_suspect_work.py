@@ -108,6 +108,6 @@ def test_few_tokens_hide_no_slow_device(tmp_path, monkeypatch, few, documents):
     ("pace", "cause"), [((9000.0, 6000.0), "cpu_launch"), ((6100.0, 6000.0), "host_stall")]
 )
 def test_few_gaps_of_a_slow_host_are_launches(tmp_path, monkeypatch, pace, cause):
-    monkeypatch.setattr(suspects, "pace_beside", lambda case, row: pace)
+    monkeypatch.setattr(suspects, "pace_beside", lambda *_: pace)
     found = analyse(job(tmp_path, grid(dp=4), idle=lambda rank, step: 800.0 * (rank == 2)))
     assert [(s.rank, s.cause) for s in found.suspects] == [(2, cause)]

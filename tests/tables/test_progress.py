@@ -54,6 +54,12 @@ def test_compute_begun_within_rounding_of_a_waits_end_resumes():
     assert found.exposed_ns.tolist() == [399_000]
 
 
+def test_short_copy_within_drift_of_a_waits_end_resumes():
+    """A wait of half a second whose end is 7 µs off: the copy that follows it begins and ends before."""
+    found = own(gemm(0, 100), comm(100, 500_000, 0), gemm(500_093, 2), gemm(500_120, 50))
+    assert found.exposed_ns.tolist() == [499_993_000]
+
+
 def test_compute_on_a_device_begun_earlier_did_not_wait():
     """Another wait ended at 490 µs, and this operation 10 µs later: it held nobody up."""
     found = own(gemm(0, 100), comm(100, 400, 0), comm(100, 390, 1), gemm(490, 100))

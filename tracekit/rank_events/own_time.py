@@ -11,7 +11,12 @@ import numpy as np
 from tracekit.intervals import covered_until, gap_start, union
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.rank_events.stream_waits import FREE, UNKNOWN
-from tracekit.thresholds.tables import DEVICE_ROUNDING_NS, RESUME_SLACK_NS, RESUME_SLACK_SHARE
+from tracekit.thresholds.tables import (
+    DEVICE_DRIFT_SHARE,
+    DEVICE_ROUNDING_NS,
+    RESUME_SLACK_NS,
+    RESUME_SLACK_SHARE,
+)
 from tracekit.units import F64, I64
 
 
@@ -75,19 +80,21 @@ def _went_on(start: I64, end: I64) -> I64:
 
 
 def _resumed(ops: RankOps) -> I64:
-    """Return when compute resumed after each operation, ns: at its end, or at the begin of compute that covers its end.
+    """Return when compute resumed after each operation, ns: at its end, or at the begin of compute just before that.
 
-    A recorder that takes both times on the host shows compute that begins a little before the wait ends. Device times
-    get only the tolerance of their rounding: with more, any message that ends just after another wait would pass
-    for the cause of that wait.
+    A recorder that takes both times on the host shows compute that begins a little before the wait ends, and covers
+    its end. Device times get only the tolerance of their rounding and drift: with more, any message that ends just
+    after another wait would pass for the cause of that wait.
     """
     starts, ends = ops.busy
     if not len(starts):
         return ops.end
     index = np.searchsorted(starts, ops.end, side="left") - 1
     begin = starts[np.maximum(index, 0)]
-    covering = (index >= 0) & (ends[np.maximum(index, 0)] > ops.end) & (begin > ops.start)
-    lasted = (RESUME_SLACK_SHARE * (ops.end - ops.start)).astype(np.int64)
-    slack = DEVICE_ROUNDING_NS if ops.on_gpu else np.maximum(RESUME_SLACK_NS, lasted)
-    moved = covering & (ops.end - begin <= slack)
+    covering = (ends[np.maximum(index, 0)] > ops.end) | ops.on_gpu
+    least, share = RESUME_SLACK_NS, RESUME_SLACK_SHARE
+    if ops.on_gpu:
+        least, share = DEVICE_ROUNDING_NS, DEVICE_DRIFT_SHARE
+    slack = np.maximum(least, (share * (ops.end - ops.start)).astype(np.int64))
+    moved = (index >= 0) & covering & (begin > ops.start) & (ops.end - begin <= slack)
     return np.where(moved, begin, ops.end) if moved.any() else ops.end

@@ -16,7 +16,7 @@ from tracekit.thresholds.replay import ANSWERED_NS
 from tracekit.thresholds.slowrank import NO_WORK_NS, QUEUED_NS
 from tracekit.timing.buffered_sends import members_of_kernel
 from tracekit.timing.measured import Measured
-from tracekit.units import F64, I64
+from tracekit.units import F64, I64, Mask
 
 
 def queue_of(run: Measured, *, free: bool = False, early: bool = False) -> CollectiveQueue:
@@ -32,7 +32,7 @@ def queue_of(run: Measured, *, free: bool = False, early: bool = False) -> Colle
     this, behind = _pairs(run)
     before, crossed = _behind(run, this, behind, free=free)
     ready = ops.at_start.astype(np.float64)
-    queued = ops.start[this] - ops.end[behind] <= QUEUED_NS
+    queued = (ops.start[this] - ops.end[behind] <= QUEUED_NS) & ~_idle_meanwhile(run, this, behind, free=free)
     launches_known = queued & np.isfinite(ops.at_ready[this])
     ready[this[launches_known]] = np.minimum(ops.at_ready[this[launches_known]], ready[this[launches_known]])
     _in_order(ready, this[launches_known], behind[launches_known])
@@ -171,9 +171,9 @@ def _behind(run: Measured, this: I64, behind: I64, *, free: bool) -> tuple[I64, 
     so that only its own channel follows it; with `free`, so does one that may be buffered. `this` and `behind` are
     those of `_pairs`.
     """
-    ops, sends = run.ops, run.buffered
+    ops = run.ops
     along = ops.channel[this] == ops.channel[behind]
-    kept = along | ~(ops.among(("send",)) & (sends.eager | (sends.unsure & free)))[behind]
+    kept = along | ~_leaves_alone(run, free=free)[behind]
     pairs = ops.instance[np.stack([this, behind])[:, kept]]
     first, number = numbered_rows(*pairs)
     queued = along[kept][first] | (np.bincount(number, minlength=len(first)) > 1)
@@ -181,6 +181,45 @@ def _behind(run: Measured, this: I64, behind: I64, *, free: bool) -> tuple[I64, 
     before = np.full(len(run.waits.first_row), -1, np.int64)
     np.maximum.at(before, *pairs[:, queued])
     return before, pairs[:, ~queued]
+
+
+def _idle_meanwhile(run: Measured, this: I64, behind: I64, *, free: bool) -> Mask:
+    """Return whether each of `this` or the one before it is a buffered send, and their rank was idle meanwhile.
+
+    A buffered send ends by itself in the replay, whatever its stream does. The rank waits for a receive before it, and
+    then sends; a receive behind it begins when it ends. A rank that works, or has another stream that goes on, posts
+    the later one when it is launched. `this` and `behind` are those of `_pairs`.
+    """
+    ops, alone = run.ops, _leaves_alone(run, free=free)
+    worked = ops.at_start[this] - ops.at_ready[this] > QUEUED_NS
+    apart = ops.channel[this] != ops.channel[behind]
+    found = np.flatnonzero((alone[this] | alone[behind]) & apart & ~worked)
+    rest = this[found]
+    idle = np.zeros(len(this), bool)
+    idle[found] = _ended(run, rest) == _ended(run, rest, _per_rank(run, lambda r: r.stream))
+    return idle
+
+
+def _ended(run: Measured, rows: I64, stream: I64 | None = None) -> I64:
+    """Return how many operations of its rank ended while each of `rows` was launched and had not begun.
+
+    Given the `stream` by operation, only those of its own stream count.
+    """
+    ops, launched = run.ops, _per_rank(run, lambda r: r.ready)
+    lane = ops.rank.astype(np.int64) if stream is None else numbered_rows(ops.rank, stream)[1]
+    first = int(ops.start.min(initial=0))
+    span = int(ops.end.max(initial=0)) - first + 1
+    ends = np.sort(lane * span + ops.end - first)
+    upto, since = (
+        np.searchsorted(ends, lane[rows] * span + np.maximum(at[rows] - first, 0), side="right")
+        for at in (ops.start, launched)
+    )
+    return np.asarray(upto - since, np.int64)
+
+
+def _leaves_alone(run: Measured, *, free: bool) -> Mask:
+    """Return by operation whether it is a send that leaves its stream before its receiver comes; `free` as above."""
+    return run.ops.among(("send",)) & (run.buffered.eager | (run.buffered.unsure & free))
 
 
 def _in_order(ready: F64, this: I64, behind: I64) -> None:

@@ -54,6 +54,9 @@ RESUME_SLACK_SHARE: Final = 0.02
 DEVICE_ROUNDING_NS: Final = 2_000
 """The same on a GPU trace: a device orders its kernels exactly, and older traces round both times to microseconds."""
 
+DEVICE_DRIFT_SHARE: Final = 2e-5
+"""The same as a share of the wait: two quartz clocks differ by as much, and a trace mixes a device's and a host's."""
+
 ENOUGH_STEPS: Final = 3
 """Steps that an analysis wants before it stops accepting steps that some ranks lack: a median needs three."""
 

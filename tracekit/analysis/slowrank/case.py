@@ -89,6 +89,13 @@ class Case(Measured):
         line = self.mesh.pipeline(self.steps.ranks[row])
         return tuple(self.steps.row(rank) for rank in line if rank in self.steps.ranks)
 
+    def unsuspected(self, row: int, suspects: Sequence[int]) -> list[int]:
+        """The rows of the stage of `row` without `suspects`; all others of the stage where each is suspected."""
+        others = np.setdiff1d(self.stage_of(row), row)
+        free = np.setdiff1d(others, np.array(suspects, np.int64))
+        found: list[int] = (free if len(free) else others).tolist()
+        return found
+
     def replica_of(self, row: int) -> int:
         """The replica of the rank in `row`: its ranks work on the same data."""
         return self.mesh.replica(self.steps.ranks[row])

@@ -118,27 +118,28 @@ def explain_rank(case: Case, row: int, suspects: Sequence[int], *, other_stages:
     found = explain(
         mine,
         peers,
-        _no_fault(case, row),
+        _no_fault(case, row, suspects),
         _spared(case, row),
-        lambda: _launches_slowly(case, row),
+        lambda: _launches_slowly(case, row, suspects),
         lambda: under_quota(case.run, case.ops, case.steps, case.steps.ranks[row]),
     )
     return found._replace(evidence=(*found.evidence, *_spared_evidence(case, row)))
 
 
-def _launches_slowly(case: Case, row: int) -> bool:
-    """Whether the host of the rank in `row` needs longer between launches than its peers; false where unknown."""
-    pace = pace_beside(case, row)
+def _launches_slowly(case: Case, row: int, suspects: Sequence[int]) -> bool:
+    """Whether the host of a suspect needs longer between launches than unsuspected peers'; false where unknown."""
+    pace = pace_beside(case, row, suspects)
     return pace is not None and pace[0] > KIND_RATIO * pace[1]
 
 
-def _no_fault(case: Case, row: int) -> float:
+def _no_fault(case: Case, row: int, suspects: Sequence[int]) -> float:
     """The part of a rank's gaps beyond its peers' that its role, chance, or the pace of all hosts explains, ns a step.
 
     The device behind a late host is idle at every later launch, while the other devices wait for it: its gaps add up to
-    more than any cure of the host saves.
+    more than any cure of the suspects saves.
     """
-    beyond = float(np.nan_to_num(case.found.mean[row])) - most_saved_ns(case, np.array([row]))
+    saved = most_saved_ns(case, np.union1d(suspects, [row]).astype(np.int64))
+    beyond = float(np.nan_to_num(case.found.mean[row])) - saved
     return float(np.nanmean(case.met.gaps[row])) + max(beyond, 0.0)
 
 
@@ -219,16 +220,16 @@ def in_gaps(case: Case, rows: tuple[int, ...]) -> bool:
     return case.ops.per_rank[case.steps.ranks[rows[0]]].on_gpu and CAUSES[cause].quantity == "gap"
 
 
-def stands(case: Case, suspect: Suspect) -> bool:
-    """Whether the suspect's evidence agrees, and a host blamed for slow launches is slower than its peers' hosts.
+def stands(case: Case, suspect: Suspect, suspects: Sequence[Suspect]) -> bool:
+    """Whether the suspect's evidence agrees, and a host blamed for slow launches is slower than unsuspected hosts.
 
     Where hosts are hardly faster than devices, some host is the last to launch in any step; without it another one
     would be. A host that launches as fast as its peers' hosts is not slow.
     """
-    row = case.steps.row(suspect.rank)
-    others = np.setdiff1d(case.stage_of(row), row).tolist()
+    row, rows = case.steps.row(suspect.rank), [case.steps.row(s.rank) for s in suspects]
+    others = case.unsuspected(row, rows)
     slow = not CAUSES[suspect.cause].needs_slow_host or not launches_alike(case, (row,), others)
-    return slow and agrees(suspect, ms(_no_fault(case, row)), ms(_spared(case, row)))
+    return slow and agrees(suspect, ms(_no_fault(case, row, rows)), ms(_spared(case, row)))
 
 
 # The path down the axes, DP → EP → PP → CP → TP: at each level, how long the other indices waited for this

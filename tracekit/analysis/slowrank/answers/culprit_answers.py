@@ -123,7 +123,7 @@ def _blame_proven(case: Case, found: Hypothesis) -> Answer:
 
 def _proves(case: Case, suspect: Suspect, suspects: list[Suspect]) -> bool:
     """Whether the suspect's evidence agrees with its price, and shows more than the usual pace of a host."""
-    return stands(case, suspect) and not may_be_pace(case, suspect, suspects)
+    return stands(case, suspect, suspects) and not may_be_pace(case, suspect, suspects)
 
 
 def _without_disagreeing(case: Case, suspects: list[Suspect], found: Hypothesis) -> Answer:

@@ -35,9 +35,10 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.decision.gaps import lone_transfers_may_be_slow
 from tracekit.analysis.slowrank.evidence import Evidence, Faults, Kind
 from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, least_ns
-from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, significant_rows
+from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price, significant_rows
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import data_explains
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
+from tracekit.analysis.slowrank.hypotheses.moving_stalls import beside_stalls
 from tracekit.analysis.slowrank.price import Price, everybody_ns, share_in_words
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, in_gaps, left_open
 from tracekit.analysis.slowrank.wording import add_traces, slow_transfers
@@ -209,8 +210,11 @@ def _slow_ranks(e: Evidence, found: Hypothesis) -> Answer:
         return leave_rank_open(case, bounds_of(case, np.array(found.rows), why))
     if data_explains(case, e.data, found.rows, found.gain) and not in_gaps(case, found.rows):
         return blame_data(case, e.data)
-    if e.stalls is not None and e.stalls.explains(case, found.rows):
-        return blame_in_turn(case, e.stalls)
+    if e.stalls is not None:
+        rest = beside_stalls(case, e.stalls, found)
+        if rest is None or price(case, rest) < e.least:
+            return blame_in_turn(case, e.stalls)
+        found = rest
     return launched_late(case, blame_ranks(case, found))
 
 
@@ -266,10 +270,10 @@ def _faults(e: Evidence, answer: Answer, first: Kind) -> Faults:
 def _listed(e: Evidence, faults: Faults, made: list[tuple[Kind, Price]]) -> tuple[Cure, ...]:
     """The cures of kinds with their prices, and the step after each."""
     left, cures = e.case.step_ns, []
-    for kind, price in made:
-        left -= price.best
+    for kind, saved in made:
+        left -= saved.best
         cause, ranks = _named(e, faults, kind)
-        cures.append(Cure(cause, ranks, ms(price.best), ms(price.low), ms(price.high), ms(left)))
+        cures.append(Cure(cause, ranks, ms(saved.best), ms(saved.low), ms(saved.high), ms(left)))
     return tuple(cures)
 
 

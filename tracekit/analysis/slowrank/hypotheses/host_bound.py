@@ -41,12 +41,11 @@ def _usual(case: Case, rows: I64) -> I64:
     """
     needs, stages = case.host_needs, case.stages
     known = np.flatnonzero(np.isfinite(needs).any(axis=1))
-    found = excess(needs, stages, 0.0, case.found.named)
-    mean = found.mean[np.setdiff1d(known, rows)]
-    chance = max(spread(mean), found.sigma / np.sqrt(needs.shape[1]))
+    unsuspected = [np.intersect1d(np.setdiff1d(stage, rows), known) for stage in stages]
+    found = excess(needs, unsuspected, 0.0, case.found.named)
+    chance = max(spread(found.mean), found.sigma / np.sqrt(needs.shape[1]))
     usual = []
-    for stage in stages:
-        others = np.intersect1d(np.setdiff1d(stage, rows), known)
+    for stage, others in zip(stages, unsuspected, strict=True):
         if not len(others):
             continue
         typical = median_by_column(needs[others])

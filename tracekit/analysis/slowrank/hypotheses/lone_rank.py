@@ -198,7 +198,7 @@ def _cause_of_gaps(case: Case, row: int, others: Sequence[int], over: float) -> 
     for cause, lasts, usual in spans:
         if lasts - float(np.median(usual)) >= MAJORITY * over:
             return cause
-    longest = max((float(f.gaps.max(initial=0)) for f in known), default=0.0)
+    longest = float(np.median([f.gaps.max(initial=0) for f in known])) if known else 0.0
     usual_gap = float(np.median([f.gap for f in known])) * len(case.steps.numbers)
     pauses = float(mine.gaps[mine.gaps > longest].sum())
     return HOST_STALL if pauses >= MAJORITY * (float(mine.gaps.sum()) - usual_gap) else None

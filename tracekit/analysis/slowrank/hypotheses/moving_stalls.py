@@ -19,7 +19,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.excess import filled_by_spans, outliers, scattered
-from tracekit.analysis.slowrank.hypotheses.candidates import likely_saved_ns
+from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, likely_saved_ns, those_that_cost
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import dispersion
 from tracekit.analysis.slowrank.hypotheses.host_bound import typical_host_saves_ns, without_gaps
 from tracekit.causes import DATALOADER, GPU_COMPUTE, HOST_STALL
@@ -90,6 +90,14 @@ def moving_stalls(case: Case) -> MovingStalls | None:
         usual[rows] = np.nanmedian(gaps[rows]) if np.isfinite(gaps[rows]).any() else np.nan
     found = MovingStalls(outliers(gaps - usual, case.step_ns), 0.0, together=True)
     return _priced(case, found) if _at_once(found.over) and cause_of(case, found) == DATALOADER else None
+
+
+def beside_stalls(case: Case, stalls: MovingStalls, found: Hypothesis) -> Hypothesis | None:
+    """Return the ranks of `found` that `stalls` do not explain, priced without the others; None without any."""
+    left = [row for row in found.rows if not stalls.explains(case, [row])]
+    if len(left) == len(found.rows):
+        return found
+    return those_that_cost(case, np.array(left)) if left else None
 
 
 def _priced(case: Case, found: MovingStalls) -> MovingStalls | None:

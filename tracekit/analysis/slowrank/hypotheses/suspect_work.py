@@ -156,9 +156,9 @@ def launches_alike(case: Case, rows: Sequence[int], others: Sequence[int]) -> bo
     return all(p is not None and p[0] <= KIND_RATIO * p[1] for p in paces)
 
 
-def pace_beside(case: Case, row: int) -> tuple[float, float] | None:
-    """The ns between two launches of the host of `row`, and of other hosts of its stage; None where unknown."""
-    return pace_among(case, (row,), np.setdiff1d(case.stage_of(row), row).tolist())
+def pace_beside(case: Case, row: int, suspects: Sequence[int] = ()) -> tuple[float, float] | None:
+    """The ns between two launches of the host of `row`, and of unsuspected hosts; None where unknown."""
+    return pace_among(case, (row,), case.unsuspected(row, suspects))
 
 
 def pace_among(
