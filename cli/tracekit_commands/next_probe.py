@@ -6,7 +6,8 @@ from importlib.resources import files
 
 import click
 
-from tracekit.analysis.slowrank.analyse import analyse, placed
+from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.opened import placed
 from tracekit.errors import MeshUnknownError
 from tracekit.findings import SlowRankFinding
 from tracekit.mesh import Mesh

@@ -131,7 +131,7 @@ RULES: Final = (
         "most_saved_ns", "typical_host_saves_ns",
     )),
     *(Rule(place, nothing=()) for place in (
-        "gaps.evidence_gaps:unmeasured", "expected.nodes:on_slow_node", "answers.compared_steps:odd_steps",
+        "expected.nodes:on_slow_node", "answers.compared_steps:odd_steps",
     )),
     *(Rule(place, nothing=[]) for place in ("decision.decide:_late", "gaps.lone_transfers:lone_transfers")),
     *(Rule(place, nothing={}) for place in (

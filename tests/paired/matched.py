@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.paired.jobs import Truth, make, read
-from tracekit.analysis.slowrank import analyse as room
+from tracekit.analysis.slowrank import opened as room
 from tracekit.errors import MeshUnknownError
 from tracekit.inference.mesh.mesh_choice import MeshChoice, without_mesh
 from tracekit.ingest import load
@@ -35,12 +35,12 @@ def _matched(truth: Truth, folder: Path) -> Matched:
     mesh = dict(_sizes(truth.mesh)) if truth.mesh else None
     held = folder / "run"
     run = load(str(held)) if held.is_dir() else load(str(folder / "traces"), jobs=1, out=held)
-    run, ranks = room._read(last_windows(run, None), mesh, None)
+    run, ranks = room.read_ranks(last_windows(run, None), mesh, None)
     try:
-        return room._matched(run, ranks, mesh, None)
+        return room.matched(run, ranks, mesh, None)
     except MeshUnknownError as error:
         world = range(max(run.world_size or 0, max(r.rank for r in ranks) + 1))
-        return room._matched(*without_mesh(run, ranks, world, str(error)), mesh, None)
+        return room.matched(*without_mesh(run, ranks, world, str(error)), mesh, None)
 
 
 def _sizes(mesh: str) -> Iterator[tuple[str, int]]:

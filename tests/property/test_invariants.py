@@ -5,11 +5,12 @@ import pytest
 
 from tests.marks import quick_first, quick_nth
 from tests.slowrank.jobs import grid, job
-from tracekit.analysis.slowrank.analyse import analyse, opened
+from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.decision.decide import concluded
 from tracekit.analysis.slowrank.explanation import explanation_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, most_ns
 from tracekit.analysis.slowrank.hypotheses.candidates import cured_ns
+from tracekit.analysis.slowrank.opened import opened
 from tracekit.analysis.slowrank.price import rank_doubt_ns
 
 MESH = grid(tp=2, pp=2, dp=4)
@@ -122,6 +123,6 @@ def test_lost_traces_only_widen_the_interval(tmp_path, lost):
     whole = analyse(job(tmp_path / "all", MESH, slow={5: 1.3})).suspects[0]
     (tmp_path / "some").mkdir()
     erased, _ = opened(job(tmp_path / "some", MESH, slow={5: 1.3}, lost=lost), None, None, None, None)
-    bounds = bounds_of(erased, np.array([erased.steps.row(5)]))
-    assert bounds.low[0] / 1e6 <= whole.lost_ms_per_step * 1.01
-    assert bounds.high[0] / 1e6 >= whole.lost_ms_per_step * 0.99
+    (bounds,) = bounds_of(erased, np.array([erased.steps.row(5)])).prices
+    assert bounds.low / 1e6 <= whole.lost_ms_per_step * 1.01
+    assert bounds.high / 1e6 >= whole.lost_ms_per_step * 0.99

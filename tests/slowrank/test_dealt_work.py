@@ -5,6 +5,7 @@ import pytest
 
 from tests.slowrank.events import Timeline, write_run
 from tracekit.analysis.slowrank.analyse import _answered, analyse
+from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.dealt_price import Dealt, dealt_bounds
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import varied_ns
 from tracekit.findings import Coverage
@@ -126,9 +127,7 @@ def test_uneven_data_unmatched_are_no_health(tmp_path, monkeypatch, matched, ver
     """Waits that were not matched may be for uneven data: a tenth of a step between the two prices."""
     bounds = Dealt(0.0, 1e6)
     monkeypatch.setattr("tracekit.analysis.slowrank.decision.gaps.dealt_bounds", lambda _case: bounds)
-    monkeypatch.setattr(
-        "tracekit.analysis.slowrank.decision.gaps.coverage", lambda _case: Coverage(matched, {})
-    )
+    monkeypatch.setattr(Case, "coverage", Coverage(matched, {}))
     finding = analyse(trained(tmp_path, lambda *_: 1.0, 0.01))
     assert finding.verdict == verdict
     assert ("the cost is between 0.0 and 1.0 ms" in finding.reason) == (verdict == "inconclusive")

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.slowrank.jobs import grid
-from tracekit.analysis.slowrank.expected.like_transfers import beside, crowded, short_pipeline
+from tracekit.analysis.slowrank.expected.like_transfers import beside, short_pipeline
 from tracekit.matching.channels import Channel
 
 MESH = grid(dp=8, pp=4)
@@ -22,7 +22,6 @@ def test_links_of_a_node_meet_those_of_others():
     ends = short_pipeline(LINKS, NODES)
     slow = {n for n in range(len(LINKS)) if 2 in stages(n)}
     for number in range(len(LINKS)):
-        assert crowded(ends, number)
         peers = {frozenset(stages(n)) for n in beside(ends, number, slow)}
         if stages(number) == {1, 2}:  # all others touch one of its nodes: those found to be sound are left
             assert peers == {frozenset({0, 1})}

@@ -14,7 +14,7 @@ from tests.tables import gloo
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.expected.excess import recurs, without_longest
 from tracekit.analysis.slowrank.hypotheses.long_stage import _levels
-from tracekit.thresholds.slowrank import OTHER_STEPS_OF_DEVICE
+from tracekit.thresholds.slowrank import PROVING_STEPS
 
 
 @pytest.mark.parametrize("kind", sorted({*NOBODYS_KINDS} - {"long_step", "long_operation"}))
@@ -32,7 +32,7 @@ def test_one_long_step_of_five_is_open(kind, steps):
     """All kernels of a rank are longer in it, or its host pauses: that proves no health, and blames nobody."""
     finding = answer_case(generate(1, kind=kind, world=8, steps=steps))
     assert finding.suspects == ()
-    assert finding.verdict == ("inconclusive" if steps < PROVING else "healthy")
+    assert finding.verdict == ("inconclusive" if steps < PROVING_STEPS else "healthy")
 
 
 def test_a_start_up_needs_two_other_steps():
@@ -69,7 +69,6 @@ def test_two_long_steps_recur_though_others_are_shorter():
     assert recurs(value, 64.0).tolist() == [True, False, False, True]
 
 
-PROVING = OTHER_STEPS_OF_DEVICE + 1
 FEW = [(1, 6, "is slow: no other rank"), (2, 2, "are both slow: two ranks that")]
 
 

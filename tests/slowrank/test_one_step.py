@@ -14,6 +14,7 @@ from tracekit.analysis.slowrank.answers.open_answers import leave_unseen_open
 from tracekit.analysis.slowrank.decision.no_culprit import rank_may_cost
 from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided, compared_little
 from tracekit.analysis.slowrank.gaps.recurrence import costs_in_others, in_one_step, others_prove_health
+from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
 from tracekit.findings import Coverage
 from tracekit.rank_events.step_marks import NO_STEP
@@ -112,7 +113,7 @@ def test_a_pause_whose_waits_are_unmatched_is_open(tmp_path, monkeypatch):
     case = replace(case, found=replace(case.found, throughout=frozenset()))
     monkeypatch.setattr("tracekit.analysis.slowrank.gaps.recurrence.saved_ns", lambda *_: 0.0)
     assert in_one_step(case) is None
-    monkeypatch.setattr("tracekit.analysis.slowrank.gaps.recurrence.coverage", lambda _: Coverage(0.8, {}))
+    monkeypatch.setitem(vars(case), "coverage", Coverage(0.8, {}))
     once = in_one_step(case)
     assert once is not None
     assert (case.steps.ranks[once.row], once.column) == (5, 1)
@@ -137,7 +138,7 @@ def test_an_accident_is_not_open_for_its_rank(tmp_path):
     case = prepared(job(tmp_path, mesh, accident=(3, 1, 4000.0)), mesh)
     once = in_one_step(case)
     row = case.steps.row(3)
-    open_ = Undecided((row,), (1e6,), (1e6,))
+    open_ = Undecided((row,), (Price(1e6, 1e6, 1e6),))
     assert once is not None
     assert once.row == row
     assert rank_may_cost(known(case, undecided=open_, once=once)) is None

@@ -5,8 +5,9 @@ import pytest
 
 from tests.marks import quick_first
 from tests.slowrank.jobs import grid, job, prepared
-from tracekit.analysis.slowrank.analyse import analyse, opened
+from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, most_ns
+from tracekit.analysis.slowrank.opened import opened
 from tracekit.analysis.slowrank.price import Price, rank_doubt_ns, spread_of_ranks
 
 MESH = grid(tp=2, pp=2, dp=4)
@@ -53,4 +54,4 @@ def test_ranks_late_together_each_carry_the_whole_price(tmp_path):
     rows = np.array([case.steps.row(rank) for rank in (4, 5)])
     together = most_ns(case, rows)
     assert together > 2 * most_ns(case, rows[:1])
-    assert bounds_of(case, rows).high == pytest.approx((together, together), rel=0.1)
+    assert [p.high for p in bounds_of(case, rows).prices] == pytest.approx([together, together], rel=0.1)

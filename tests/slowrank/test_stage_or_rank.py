@@ -12,6 +12,7 @@ from tracekit.analysis.slowrank.decision import culprits
 from tracekit.analysis.slowrank.evidence import Kind
 from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided
 from tracekit.analysis.slowrank.hypotheses.long_stage import long_stage
+from tracekit.analysis.slowrank.price import Price
 from tracekit.findings import Coverage
 
 STAGES = grid(tp=4, pp=2)
@@ -26,8 +27,8 @@ def case(tmp_path):
 @pytest.mark.parametrize(("share", "found"), [(1.5, "inconclusive"), (0.5, "imbalance")])
 def test_a_rank_that_may_cost_more_leaves_it_open(case, monkeypatch, share, found):
     stage = long_stage(case)
-    rival = Undecided((stage.rows[0],), (0.0,), (share * stage.price.best,))
-    monkeypatch.setattr(culprits, "coverage", lambda _: Coverage(0.5, {}))
+    rival = Undecided((stage.rows[0],), (Price.up_to(share * stage.price.best),))
+    monkeypatch.setitem(vars(case), "coverage", Coverage(0.5, {}))
     evidence = known(
         case,
         stage=replace(stage, price=replace(stage.price, low=stage.price.best)),

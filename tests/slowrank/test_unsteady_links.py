@@ -4,8 +4,9 @@ import pytest
 
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.test_link_cure import pipeline
-from tracekit.analysis.slowrank.analyse import analyse, opened
+from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.answers.unsteady_links import unsteady_link, with_unsteady_link
+from tracekit.analysis.slowrank.opened import opened
 from tracekit.analysis.slowrank.suspects import Answer
 
 STEPS, CALLS = 6, 8

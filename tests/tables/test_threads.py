@@ -1,6 +1,5 @@
 """What one thread does is no stall of another: launches by thread, spans beside a device that computes."""
 
-import numpy as np
 import pytest
 
 from tests.slowrank.events import Timeline, write_run
@@ -51,16 +50,3 @@ def test_a_host_mostly_held_up_shows_its_pace(tmp_path):
         begin += 20 if number % 4 == 0 else 500
         line._row(begin, 1, "cuda_runtime", "cudaLaunchKernel", pid=1, tid=MAIN)
     assert launch_pace(write_run(tmp_path, [line], {}, {}, 1), 0) == 20_000
-
-
-def test_spans_choose_the_launches_that_count(tmp_path):
-    """A host that is slow at times launches as fast as any in other steps."""
-    line = Timeline(0)
-    begins = [20 * n for n in range(10)] + [1000 + 60 * n for n in range(10)]
-    for begin in begins:
-        line._row(begin, 1, "cuda_runtime", "cudaLaunchKernel", pid=1, tid=MAIN)
-    run = write_run(tmp_path, [line], {}, {}, 1)
-    assert launch_pace(run, 0) == 20_000
-    slow = np.array([1_000_000], np.int64), np.array([2_000_000], np.int64)
-    assert launch_pace(run, 0, slow) == 60_000
-    assert launch_pace(run, 0, (slow[1], 2 * slow[1])) is None

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.analysis.breakdown.parts import waits_told
-from tracekit.analysis.slowrank.analyse import opened
+from tracekit.analysis.slowrank.opened import opened
 from tracekit.arrays import from_numpy, from_strings
 from tracekit.rank_events.coded_words import Codes, numbered
 from tracekit.store import Run

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from tracekit.analysis.slowrank.analyse import placed
+from tracekit.analysis.slowrank.opened import placed
 from tracekit.findings.mesh import GroupsAlong, PlacesFinding
 from tracekit.findings.shared import RankCoverage
 from tracekit.inference.mesh.group_uses import group_uses, world_of

@@ -18,8 +18,7 @@ from tracekit.rank_events.event_columns import filled, matches
 from tracekit.rank_events.step_marks import step_number
 from tracekit.store import Run
 from tracekit.thresholds.ingest import FILES_NAMED, LEAST_STEPS
-from tracekit.thresholds.tables import MOST_RANKS
-from tracekit.thresholds.trend import SAME_WINDOW
+from tracekit.thresholds.tables import MOST_RANKS, SAME_WINDOW
 from tracekit.units import I64
 
 _FOREVER: Final = np.iinfo(np.int64).max

@@ -34,15 +34,12 @@ CLEARLY_MORE: Final = 2.0
 """Ratio from which one quantity exceeds another by more than noise, documents or a different design explain: twice."""
 
 KIND_RATIO: Final = 1.25
-"""Ratio from which one of several links or hosts is slow: those of one kind vary less for the same work."""
+"""Ratio from which one of several links or hosts is slow, and from which kernels of one name, or steps, do other work:
+those of one kind vary less for the same work. Shapes double kernels, and a checkpoint lengthens a step."""
 
 FAR_MORE: Final = CLEARLY_MORE * KIND_RATIO
 """Ratio from which one quantity exceeds another by more than a healthy design explains, and the variation within a kind
 on top of it: NVLS, tuning and full queues explain twice."""
-
-OTHER_WORK: Final = 1.0 - 1.0 / KIND_RATIO
-"""Relative difference above which kernels of one name, or steps, do different work, as devices of one kind differ less
-for the same: shapes double kernels, a checkpoint lengthens a step; means over documents differ by less."""
 
 CANDIDATE_SHARE: Final = MAJORITY * MIN_LOST_SHARE
 """Excess of own time, as a share of the step, from which a rank is suspected: two such ranks may cost 2 % together."""
@@ -73,7 +70,8 @@ ONE_STEP_P: Final = 0.05
 
 PROVING_STEPS: Final = round(log(ONE_STEP_P) / log(1.0 - MINOR))
 """Steps to record where noise or few steps hide an excess, ten: a fault in one step of four misses all of them in one
-job of twenty. They are three times as many as usual, for 1.7 times the z."""
+job of twenty. They are three times as many as usual, for 1.7 times the z. With so many, the long step among them is an
+accident although the device was slow throughout it, which no accident of one operation explains."""
 
 COLUMN_NOISE_FROM: Final = 5
 """Ranks from which a group shows how much they vary in one step: among fewer, one slow rank is most of the spread."""
@@ -93,10 +91,6 @@ NO_ACCIDENT: Final = 3
 which a rank is as fast as its peers before one long step is called an accident. One or two happen by chance; in fewer
 steps an intermittent fault may show only once, in more it would have shown again. One less where the long step is the
 first one captured, in which a profiler starts."""
-
-OTHER_STEPS_OF_DEVICE: Final = PROVING_STEPS - 1
-"""`NO_ACCIDENT` if the device was slow throughout the long step, which no accident of one operation explains: with that
-step they are `PROVING_STEPS`."""
 
 STAGE_TELLING_PEERS: Final = 3
 """Least ranks of a stage to distinguish a long stage from a slow rank: fewer may all be slow, or one short of work."""
@@ -119,9 +113,6 @@ USUAL_VARIATION: Final = 0.03
 """Largest relative variation between devices or links of one kind, for work that does not follow the data: clocks vary
 by 1–2 %."""
 
-STAGE_GAIN: Final = 1.0 + USUAL_VARIATION
-"""A stage must cost this many times as much as the slow ranks: if both explain the same cost, the ranks are blamed."""
-
 CORRELATION_ENTRIES: Final = 6
 """Independent entries from which a correlation is meaningful: with six, chance gives 0.8 in one job of forty."""
 
@@ -131,9 +122,6 @@ RANKS_SAMPLED: Final = 16
 PEERS_SAMPLED: Final = 6
 """Peers to read the events of, to explain a suspect, and ranks that are priced one by one, each by a replay: a median
 needs few, and the longest come first."""
-
-LINK_RATIO_OF_TWO: Final = KIND_RATIO**2
-"""The same if there is one peer only: either of the two may vary by the ratio, in opposite directions."""
 
 UNEVEN_RATIO: Final = KIND_RATIO**2
 """Overdispersion of the work between ranks (variance of blocks over the sum of their parts' variances, 1 where

@@ -286,3 +286,10 @@ QUEUE_THREADS: Final = 2
 
 PEERS_COMPARED: Final = 8
 """Members with which each rank of a group is compared: all pairs of a large group would be too many."""
+
+LAUNCH_NS: Final = 20_000
+"""How long after its launch a kernel may begin on an idle device: 3 to 10 µs are usual, 20 µs on a busy bus. A longer
+gap behind a launch is not the host's."""
+
+SAME_WINDOW: Final = 0.25
+"""Share of the least time between two windows by which the windows of two ranks may begin apart and be the same one."""

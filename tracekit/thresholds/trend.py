@@ -47,6 +47,3 @@ LEAST_OF_SWING: Final = 12
 
 MOST_OF_DAY_UNSEEN: Final = 0.5
 """Share of the day in which no window may lie: over less than half a day a swing cannot be separated from a drift."""
-
-SAME_WINDOW: Final = 0.25
-"""Share of the least time between two windows by which the windows of two ranks may begin apart and be the same one."""

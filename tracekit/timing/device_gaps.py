@@ -10,7 +10,7 @@ from tracekit.rank_events.event_columns import ints, matches
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.rank_events.step_marks import issue_times, launch_rows
 from tracekit.store import Run
-from tracekit.thresholds.breakdown import LAUNCH_NS
+from tracekit.thresholds.tables import LAUNCH_NS
 from tracekit.units import I64, Mask
 
 _DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")

@@ -9,6 +9,7 @@ import numpy as np
 from tracekit.arrays import compact
 from tracekit.axes import PARTS
 from tracekit.errors import InputError
+from tracekit.findings import Coverage
 from tracekit.inference.mesh.group_uses import world_of
 from tracekit.matching.channels import Channel
 from tracekit.matching.clock import Clocks, align
@@ -99,6 +100,32 @@ class Measured:
     def in_message(self) -> Mask:
         """Whether each operation is on a channel between two ranks; one without a channel takes the first channel's."""
         return self.ops.p2p[np.maximum(self.ops.channel, 0)]
+
+    @property
+    def unmeasured(self) -> tuple[int, ...]:
+        """The ranks that recorded no analysed step whole: neither slowness nor health is known of them."""
+        nothing = np.flatnonzero(np.isnan(self.steps.own).all(axis=1))
+        return tuple(self.steps.ranks[row] for row in nothing.tolist())
+
+    @cached_property
+    def matched(self) -> Mask:
+        """Whether each operation was matched with all members of its group."""
+        if not len(self.waits.complete):
+            return np.zeros(len(self.ops.start), bool)
+        found = (self.ops.instance >= 0) & self.waits.complete[np.maximum(self.ops.instance, 0)]
+        return np.asarray(found, bool)
+
+    @cached_property
+    def coverage(self) -> Coverage:
+        """The share of exposed communication time, over the analysed steps, that was matched with all members."""
+        exposed = np.where(self.analysed, self.ops.exposed, 0).astype(np.float64)
+
+        def share(chosen: Mask | slice) -> float | None:
+            total = float(exposed[chosen].sum())
+            return round(float(exposed[chosen][self.matched[chosen]].sum()) / total, 4) if total > 0 else None
+
+        along = {name: share(self.axis == name) for name in self.axis.kinds()}
+        return Coverage(share(slice(None)), {n: s for n, s in along.items() if s is not None})
 
     def axes_of(self, channel: Channel) -> tuple[str, ...]:
         """Return the mesh axes along which the members of a channel differ; () unless a line, plane or block."""

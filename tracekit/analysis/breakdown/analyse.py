@@ -14,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.breakdown.parts import RankSteps, added, shares_of, steps_of, waits_told
-from tracekit.analysis.slowrank.analyse import opened, quality_of, ranks_of
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
+from tracekit.analysis.slowrank.opened import opened, quality_of, ranks_of
 from tracekit.axes import DATA, TENSOR, along
 from tracekit.findings import BreakdownFinding, RankBreakdown, StepsFinding, Traffic, Volume
 from tracekit.rank_events.coded_words import Column, among
@@ -93,7 +92,7 @@ def analyse(
         StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.wall)))),
         total, shares_of(total, [r.parts for r in ranked], len(cells)),
         tuple(sorted(ranked, key=_waited)),
-        cells, traffic_of(case, calls), volumes_of(calls), coverage(case), quality_of(case, choice), choice.notes,
+        cells, traffic_of(case, calls), volumes_of(calls), case.coverage, quality_of(case, choice), choice.notes,
     )  # fmt: skip
 
 

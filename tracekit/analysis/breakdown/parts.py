@@ -7,7 +7,6 @@ from typing import Final
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.gaps.evidence_gaps import whole
 from tracekit.axes import PIPELINE, along
 from tracekit.findings import ExposedTime, Share, StepBreakdown, TimeParts
 from tracekit.intervals import Intervals, covered_until, subtract, union
@@ -108,7 +107,7 @@ def named(parts: TimeParts) -> dict[str, int]:
 def waits_told(case: Case) -> Mask:
     """Return whether the waits of all operations in each operation's kernel are known; else it may wait or transfer."""
     ops = case.ops
-    known = whole(case) & ~ops.among(ROOTED)
+    known = case.matched & ~ops.among(ROOTED)
     send, receive = message_ends(ops)
     apart = ~linked(ops, case.clocks, send, receive)
     known[send[apart]] = known[receive[apart]] = False

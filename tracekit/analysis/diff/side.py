@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 
 from tracekit.analysis.breakdown.parts import named, steps_of, waits_told
-from tracekit.analysis.slowrank.analyse import opened, quality_of, ranks_of
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.opened import opened, quality_of, ranks_of
 from tracekit.findings import StepsFinding
 from tracekit.findings.diff import ComparedRun
 from tracekit.steps.step_kernels import kernels_in_steps

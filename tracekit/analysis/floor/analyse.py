@@ -7,8 +7,7 @@ import numpy as np
 
 from tracekit.analysis.floor.given import Given, read_plan
 from tracekit.analysis.floor.waterfall import NEEDED, Measure, amounts_of, measured, savings_of
-from tracekit.analysis.slowrank.analyse import opened, quality_of, ranks_of
-from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
+from tracekit.analysis.slowrank.opened import opened, quality_of, ranks_of
 from tracekit.findings import StepsFinding
 from tracekit.findings.floor import FloorFinding, FloorLimit, FloorPart, FloorUnknown
 from tracekit.mesh import Mesh
@@ -73,7 +72,7 @@ def floor(
         ms(step), ms(case.residual_ns), cells, total, given.flops, given.source, peak_tflops,
         None if useful is None or not step else useful / step,
         parts, unknown, _limits(measure, step, hidden, useful, given), measure.best.classes,
-        coverage(case), quality_of(case, choice), choice.notes,
+        case.coverage, quality_of(case, choice), choice.notes,
     )  # fmt: skip
 
 

@@ -13,9 +13,8 @@ from tracekit.analysis.questions.layout_costs import costs_of
 from tracekit.analysis.questions.layouts import BOUNDS, LIKELY, Layout, check, parse_layout, step_ns
 from tracekit.analysis.questions.step_engine import StepEngine
 from tracekit.analysis.questions.table_engine import TableEngine
-from tracekit.analysis.slowrank.analyse import opened, quality_of, ranks_of
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
+from tracekit.analysis.slowrank.opened import opened, quality_of, ranks_of
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.errors import UsageError
 from tracekit.findings import StepsFinding, WhatIfAnswer, WhatIfFinding
@@ -61,7 +60,7 @@ def answer(
         ms(case.step_ns), ms(case.residual_ns),
         (*(priced.fixes([one]) for one in fixes), *standard, *on_others),
         priced.fixes(fixes, "together") if fixes else None,
-        coverage(case), quality_of(case, choice), choice.notes,
+        case.coverage, quality_of(case, choice), choice.notes,
     )  # fmt: skip
 
 

@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from tracekit.analysis.questions.fixes import Fix, Saved
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
 from tracekit.analysis.slowrank.hypotheses.candidates import typical_without
 from tracekit.axes import LEVELS
 from tracekit.rank_events.coded_words import among
@@ -149,7 +148,7 @@ class StepEngine:
     def _priced(self, own: F64, fixed: Mask, usual: Usual | None, *, capped: bool) -> Saved:
         """The saving of own times `own` and typical transfers of `fixed` instances; `capped` at the removed work."""
         likely = self.base_ns - self._step_ns(self.model, own, fixed, usual)
-        models = None if coverage(self.case).matched == 1 else self.case.timelines
+        models = None if self.case.coverage.matched == 1 else self.case.timelines
         if models is None:
             return Saved(likely, likely, likely)
         low = models.pinned.recorded_ns - self._step_ns(models.pinned, own, fixed, usual)

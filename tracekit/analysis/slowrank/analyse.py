@@ -1,14 +1,11 @@
 """Which rank makes the job slow: from an ingested run to a finding.
 
-`case` holds the measurements and the step model, `expected` the excess of each rank over comparable ranks. `hypotheses`
-price explanations by replaying the model, `decision` chooses one or leaves the answer open, and `suspects` gives its
-path DP → PP → CP → TP.
+`opened` reads a `case`, which holds the measurements and the step model, `expected` the excess of each rank over
+comparable ranks. `hypotheses` price explanations by replaying the model, `decision` chooses one or leaves the answer
+open, and `suspects` gives its path DP → PP → CP → TP.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import replace
-from typing import Final
 
 import numpy as np
 
@@ -16,42 +13,25 @@ from tracekit.analysis.slowrank.answers.compared_steps import without_odd_steps
 from tracekit.analysis.slowrank.answers.expert_waits import expert_waits
 from tracekit.analysis.slowrank.answers.harmless import role_in_words
 from tracekit.analysis.slowrank.answers.network_parts import located
-from tracekit.analysis.slowrank.case import Case, build
+from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.decision.decide import concluded
 from tracekit.analysis.slowrank.expected.nodes import with_hosts
 from tracekit.analysis.slowrank.explanation import explanation_of
-from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage, unmeasured
 from tracekit.analysis.slowrank.mechanisms import refined, unlike_recordings
+from tracekit.analysis.slowrank.opened import enter, quality_of, ranks_of, read_ranks, stepped
 from tracekit.analysis.slowrank.picture import picture_of
 from tracekit.analysis.slowrank.suspects import Answer
-from tracekit.analysis.slowrank.wording import Remedy, listed, ranks_in_words
+from tracekit.analysis.slowrank.wording import Remedy
 from tracekit.errors import InputError, MeshUnknownError
-from tracekit.findings import Quality, RankCoverage, SlowRankFinding, StepsFinding, WhatIf
+from tracekit.findings import Quality, SlowRankFinding, StepsFinding, WhatIf
 from tracekit.findings.picture import SlowRankPicture
-from tracekit.inference.groups.other_recordings import is_placed, named_by_traces, strangers
-from tracekit.inference.groups.unnamed_groups import with_groups_of_streams, with_rare_groups
-from tracekit.inference.joined import joined
-from tracekit.inference.mesh.group_uses import world_of
 from tracekit.inference.mesh.mesh_choice import MeshChoice, without_mesh
-from tracekit.inference.peers.lost_arguments import repaired
-from tracekit.inference.peers.places_in_groups import with_places_in_groups
-from tracekit.matching.match import Operations, match
-from tracekit.mesh.parse import ranks_in
 from tracekit.placement import HostList, HostsFile
-from tracekit.rank_events.operations import read_rank
-from tracekit.rank_events.rank_ops import NO_KERNELS, RankOps, without_device
-from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.steps.recorded_windows import last_windows
-from tracekit.steps.step_ends import common_part, with_step_ends
-from tracekit.steps.step_patterns import with_repeating_steps
 from tracekit.store import Run
 from tracekit.thresholds.slowrank import LITTLE_SHARE
-from tracekit.timing.measured import NoWholeStepError, StepRange, of_one_rank
+from tracekit.timing.measured import StepRange, of_one_rank
 from tracekit.units import NS_PER_US, ms
-
-_REPEATED: Final = Quality(
-    "no_step_marks", None, 0, "the traces mark no steps: each repetition of the operations counts as one"
-)
 
 
 def analyse(
@@ -99,142 +79,20 @@ def _answered(
     progress: Callable[[int, int], None] | None,
 ) -> tuple[Case, MeshChoice, Answer]:
     """The case, its mesh, and the answer about it."""
-    run, ranks = _read(last_windows(run, steps), mesh, progress)
+    run, ranks = read_ranks(last_windows(run, steps), mesh, progress)
     enter(progress, f"matching the operations of {len(ranks)} ranks")
     try:
-        case, choice = _stepped(run, ranks, mesh, order, steps)
+        case, choice = stepped(run, ranks, mesh, order, steps)
     except MeshUnknownError as error:
         if not ranks:
             raise
         world = range(max(run.world_size or 0, max(r.rank for r in ranks) + 1))
-        case, choice = _stepped(*without_mesh(run, ranks, world, str(error)), mesh, order, steps)
+        case, choice = stepped(*without_mesh(run, ranks, world, str(error)), mesh, order, steps)
     except InputError as error:
         raise of_one_rank(run, error) from error.__cause__
     enter(progress, f"pricing what each of {len(ranks)} ranks costs")
     found, answer = concluded(case if steps else without_odd_steps(case))
     return found, choice, located(found, refined(found, answer))
-
-
-def opened(
-    run: Run,
-    mesh: dict[str, int] | None,
-    order: Sequence[str] | None,
-    steps: Sequence[StepRange] | None,
-    progress: Callable[[int, int], None] | None,
-) -> tuple[Case, MeshChoice]:
-    """Return the case of `run`, with the model of its steps, and its mesh. Arguments and errors as of `analyse`.
-
-    Accepts traces without communication, because no rank is compared with another. Raises MeshUnknownError as well,
-    where nothing determines the mesh.
-    """
-    read = with_step_ends(*_read(last_windows(run, steps), mesh, progress))
-    enter(progress, f"matching the operations of {len(read[1])} ranks")
-    return _stepped(*read, mesh, order, steps)
-
-
-def enter(progress: Callable[[int, int], None] | None, stage: str) -> None:
-    """Give the name of the next stage to a `progress` that takes it by its method `enter`."""
-    tell = getattr(progress, "enter", None)
-    if tell is not None:
-        tell(stage)
-
-
-def _read(
-    run: Run, mesh: dict[str, int] | None, progress: Callable[[int, int], None] | None
-) -> tuple[Run, list[RankOps]]:
-    """`run` with its size, and the operations of its ranks; those without their device do not count beside others."""
-    if mesh and run.world_size is None:  # traces that do not say how large the job is: the user does
-        run = replace(run, world_size=ranks_in(mesh))
-    ranks: list[RankOps] = []
-    for done, record in enumerate(run.ranks, 1):
-        ranks.append(repaired(read_rank(run, record.rank), final=False))
-        if progress:
-            progress(done, len(run.ranks))
-    bare = without_device(ranks)
-    return run.without(bare, NO_KERNELS), [r for r in ranks if r.rank not in bare]
-
-
-def _stepped(
-    run: Run,
-    ranks: list[RankOps],
-    mesh: dict[str, int] | None,
-    order: Sequence[str] | None,
-    steps: Sequence[StepRange] | None,
-) -> tuple[Case, MeshChoice]:
-    """The case and the mesh: of marked steps, else of repetitions, else of the part that all ranks recorded."""
-    try:
-        return _opened(run, ranks, mesh, order, steps)
-    except NoWholeStepError as error:
-        if steps:
-            raise
-        prefix = f"{error}: "
-    if any(r.steps for r in ranks):
-        again = [
-            replace(read_rank(run, r.rank, marked=False, windows=r.begins), group=r.group) for r in ranks
-        ]
-        with suppress(NoWholeStepError):
-            case, choice = _opened(run, [repaired(r, final=False) for r in again], mesh, order, None)
-            return replace(case, run=_with(case.run, f"{prefix}each repetition counts as one")), choice
-    run = _with(run, f"{prefix}what all ranks recorded counts as one step")
-    return _opened(run, ranks, mesh, order, None, common=True)
-
-
-def _with(run: Run, told: str) -> Run:
-    """`run` with a quality row on what counts as a step instead of marked steps."""
-    return replace(run, quality=(*run.quality, Quality("no_whole_step", None, 0, told)))
-
-
-def _opened(
-    run: Run,
-    ranks: list[RankOps],
-    mesh: dict[str, int] | None,
-    order: Sequence[str] | None,
-    steps: Sequence[StepRange] | None,
-    *,
-    common: bool = False,
-) -> tuple[Case, MeshChoice]:
-    """The case and the mesh of the operations read; with `common` only of the part on all ranks, as one step."""
-    run, ops, choice = _matched(run, ranks, mesh, order)
-    case = build(run, common_part(ops) if common else ops, choice.mesh, steps)
-    return replace(case, of_part=common), choice
-
-
-def placed(
-    run: Run,
-    mesh: dict[str, int] | None = None,
-    order: Sequence[str] | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> tuple[Run, Operations, MeshChoice]:
-    """Return `run` with all inferred groups, its operations, and its mesh, without comparing steps.
-
-    Arguments and errors as of `analyse`; raises MeshUnknownError as well, where nothing determines the mesh.
-    """
-    return _matched(*_read(last_windows(run, None), mesh, progress), mesh, order)
-
-
-def _matched(
-    run: Run, ranks: list[RankOps], mesh: dict[str, int] | None, order: Sequence[str] | None
-) -> tuple[Run, Operations, MeshChoice]:
-    """`run` without foreign recordings and with groups inferred from its operations, the operations, and the mesh."""
-    named, in_traces = run.groups, named_by_traces(ranks)
-    marked = any((r.step != NO_STEP).any() for r in ranks)
-    ranks = with_places_in_groups(ranks, run.groups)
-    ranks = with_repeating_steps(ranks, None) or ranks
-    run, ranks = with_groups_of_streams(run, ranks, mesh, order)
-    ranks = with_repeating_steps(ranks, run.groups) or ranks
-    if not marked and any((r.step != NO_STEP).any() for r in ranks):
-        run = replace(run, quality=(*run.quality, _REPEATED))
-    ranks = [repaired(r) for r in ranks]
-    ops = match(ranks, run.groups)
-    asked = run.groups == named or run.job is not None
-    if asked and (others := strangers(ops, in_traces, run.job, chosen=run.chosen, placed=is_placed(run))):
-        run = run.without(
-            others,
-            "its collectives do not end when the other ranks' do: it belongs to another recording, or its clock jumped",
-        )
-        ops = match([r for r in ranks if r.rank not in others], run.groups)
-    ops, choice = joined(run, ops, mesh, order)
-    return (*with_rare_groups(run, ops, choice.mesh), choice)
 
 
 def _finding(case: Case, choice: MeshChoice, answer: Answer, *, explain: bool) -> SlowRankFinding:
@@ -250,7 +108,7 @@ def _finding(case: Case, choice: MeshChoice, answer: Answer, *, explain: bool) -
         WhatIf(ms(step), ms(cured), step / cured if cured > 0 else 1.0),
         (*quality_of(case, choice), *unlike_recordings(case, answer), *map(_unproven, answer.unproven)),
         tuple(filter(None, (*choice.notes, residual, clocks, role_in_words(case)))),
-        coverage(case), answer.candidates, answer.to_decide, explanation_of(case, answer) if explain else None,
+        case.coverage, answer.candidates, answer.to_decide, explanation_of(case, answer) if explain else None,
         answer.to_decide.ranks if isinstance(answer.to_decide, Remedy) else (),
         case.table is not None or any(o.on_gpu for o in case.ops.per_rank.values()), answer.cures,
         answer.network_parts, expert_waits(case, answer),
@@ -259,41 +117,3 @@ def _finding(case: Case, choice: MeshChoice, answer: Answer, *, explain: bool) -
 
 def _unproven(told: str) -> Quality:
     return Quality("unproven_transfers", None, 1, told)
-
-
-def ranks_of(case: Case) -> RankCoverage:
-    """Return the ranks that an answer about `case` rests on."""
-    world = world_of(case.run, case.ops)
-    return RankCoverage(len(world), len(case.ops.ranks), case.missing, case.run.rejected)
-
-
-def quality_of(case: Case, choice: MeshChoice) -> tuple[Quality, ...]:
-    """Return the quality rows of the files, the mesh, and what the analysis left out or assumed."""
-    return (*case.run.quality, *choice.quality, *_doubts(case))
-
-
-def _doubts(case: Case) -> list[Quality]:
-    """The quality rows for what the analysis left out or assumed."""
-    rows: list[Quality] = []
-    if case.steps.partial:
-        what = f"not recorded whole on enough ranks: {listed(case.steps.partial)}"
-        rows.append(Quality("partial_steps", None, len(case.steps.partial), what))
-    if ranks := unmeasured(case):
-        what = (
-            f"{ranks_in_words(ranks)} recorded none of the compared steps whole: own times are unknown there"
-        )
-        rows.append(Quality("unmeasured_ranks", None, len(ranks), what))
-    if not case.steps.labelled:
-        what = "the traces mark no steps: all they hold counts as one step"
-        rows.append(Quality("no_step_marks", None, 0, what))
-    if case.ops.mismatched:
-        what = "members disagree about the operation; left out"
-        rows.append(Quality("mismatched_operations", None, case.ops.mismatched, what))
-    if case.ops.unmatched:
-        rows.append(Quality("unmatched_operations", None, case.ops.unmatched, "no other rank recorded them"))
-    unread = case.ops.among(("send_recv",)) & (case.ops.channel < 0) & case.analysed
-    if unread.any():
-        waited = f"{ms(float(case.ops.exposed[unread].sum())):.1f} ms"
-        what = f"messages without a known peer: compute was idle during them for {waited}, waiting or not"
-        rows.append(Quality("messages_without_peer", None, int(unread.sum()), what))
-    return rows

@@ -42,7 +42,7 @@ from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import waited_for_unseen
 from tracekit.causes import CAUSES
 from tracekit.findings import Suspect
-from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MIN_LOST_SHARE, STAGE_GAIN
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MIN_LOST_SHARE, USUAL_VARIATION
 
 
 class Kind(Enum):
@@ -158,22 +158,23 @@ class Evidence:
     def behind_link(self) -> Hypothesis | None:
         """The slow ranks that cost something once the slow link is cured, priced after that cure."""
         link, model, rows = self.any_link, self.case.timeline, significant_rows(self.case, CANDIDATE_SHARE)
-        if link is None or link.guessed or link.layout or model is None or not len(rows):
+        if link is None or link.doubted or model is None or not len(rows):
             return None
         return those_that_cost(self.case, rows, without_link(self.case, model, link.delays))
 
     @cached_property
     def prices(self) -> dict[Kind, float]:
-        """What ranks, a stage and a link cost; a stage counts only from `STAGE_GAIN` times the price of the ranks.
+        """What ranks, a stage, a link and a role cost; a stage not if it costs no more than slow ranks do.
 
-        A rank alone on its stage counts only if its price is proven: its stage may cost the same for certain.
+        Prices within the usual variation are equal: if both explain one cost, the ranks are blamed. A rank alone on its
+        stage counts only if its price is proven: its stage may cost the same for certain.
         """
         lone = self.lone if self.lone and self.lone.price.low >= self.least else None
         ranks = max(price(self.case, self.ranks) if self.ranks else 0.0, lone.gain if lone else 0.0)
         stage = self.stage.price.best if self.stage and not self.stage.idle else 0.0
         return {
             Kind.RANKS: ranks,
-            Kind.STAGE: stage if stage >= STAGE_GAIN * ranks else 0.0,
+            Kind.STAGE: stage if stage >= (1.0 + USUAL_VARIATION) * ranks else 0.0,
             Kind.LINK: self.link.price.best if self.link else 0.0,
             Kind.ROLE: self.role.price.best if self.role else 0.0,
         }

@@ -86,9 +86,9 @@ def _answered(answer: Answer, rank: int) -> Price | None:
 def _measured(case: Case, row: int) -> Price:
     """The price of the rank in `row` alone."""
     rows = np.array([row])
-    bounds = bounds_of(case, rows)
+    (bounds,) = bounds_of(case, rows).prices
     _, likely = beside_waits(case, rows, likely_saved_ns(case, rows))
-    return Price(min(bounds.low[0], likely), likely, max(bounds.high[0], likely))
+    return Price(min(bounds.low, likely), likely, max(bounds.high, likely))
 
 
 def _others(measured: Evidence, answer: Answer) -> Iterator[Considered]:

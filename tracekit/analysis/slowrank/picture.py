@@ -6,7 +6,6 @@ from typing import Final
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.axes import LEVELS, PARTS
 from tracekit.findings import PathLevel
@@ -122,7 +121,7 @@ def _of_excess(case: Case, answer: Answer) -> tuple[Criterion, ...]:
 
 def _of_evidence(case: Case) -> tuple[Criterion, ...]:
     """The criteria on the evidence: the model's error, the matched share, and the number of whole steps."""
-    matched = coverage(case).matched
+    matched = case.coverage.matched
     return (
         Criterion(
             "Difference between the model and the recorded step",

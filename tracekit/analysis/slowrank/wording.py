@@ -3,10 +3,10 @@
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 
-from tracekit.analysis.slowrank.case import Case
 from tracekit.mesh import Mesh
 from tracekit.text import ranges
 from tracekit.thresholds.slowrank import RANKS_LISTED
+from tracekit.timing.measured import Measured
 
 
 def listed(values: Sequence[object]) -> str:
@@ -50,10 +50,10 @@ def add_traces(ranks: Sequence[int], why: str = "") -> Remedy:
 # replica comes late.
 
 
-def fewest_traces(case: Case, lacking: Sequence[int]) -> Remedy:
+def fewest_traces(run: Measured, lacking: Sequence[int]) -> Remedy:
     """Return the advice to add the fewest traces that can decide, of the ranks that an answer lacks."""
-    mesh, recorded = case.mesh, case.ops.ranks
-    partial, others = completing(mesh, recorded, case.missing), one_each(mesh, recorded, case.missing)
+    mesh, recorded, missing = run.mesh, run.ops.ranks, run.missing
+    partial, others = completing(mesh, recorded, missing), one_each(mesh, recorded, missing)
     if partial and len(partial) < len(lacking):
         return add_traces(partial, "they complete the replica that lacks the fewest traces")
     if not partial and others and len(others) < len(lacking):

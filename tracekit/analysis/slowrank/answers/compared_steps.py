@@ -27,9 +27,9 @@ from tracekit.rank_events.operation_names import UNDIRECTED
 from tracekit.steps.step_kernels import LongerKernels, StepKernels, kernels_between, longer_kernels
 from tracekit.steps.steps import windows_of
 from tracekit.thresholds.slowrank import (
+    KIND_RATIO,
     MAJORITY,
     MIN_LOST_SHARE,
-    OTHER_WORK,
     PEERS_SAMPLED,
     RANKS_SAMPLED,
     STAGE_TELLING_PEERS,
@@ -209,7 +209,7 @@ def _odd_columns(case: Case, row: int) -> list[int]:
     for column, mine in kinds.items():
         longer = float(wall[column]) - typical
         more = _inserted(mine, usual)
-        if more is None or longer < OTHER_WORK * typical:
+        if more is None or wall[column] < KIND_RATIO * typical:
             continue
         if _lasted(ends[column], *more, float(wall[column])) >= MAJORITY * longer:
             found.append(column)

@@ -17,7 +17,6 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.nodes import NAME_NODES, UNPLACED
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     bounds_of,
-    coverage,
     early_use_ns,
     is_shown,
     least_ns,
@@ -77,7 +76,7 @@ def blame_ranks(case: Case, found: Hypothesis) -> Answer:
         rest = those_that_cost(case, np.array(kept)) if kept[:1] == [found.rows[0]] else None
         if rest is None or price(case, rest) < MIN_LOST_SHARE * case.step_ns:
             open_ = bounds_of(case, np.array(found.rows), *next(iter(designs.values())))
-            return leave_rank_open(case, replace(open_, low=(0.0,) * len(open_.rows)))
+            return leave_rank_open(case, open_.from_zero())
         found = rest
     rows = np.array(found.rows)
     least = least_ns(case, rows)
@@ -211,11 +210,11 @@ def shown(case: Case, found: LongStage | SlowLink) -> bool:
     Where much is unmatched, the model that keeps recorded lengths reproduces the recording best.
     """
     least = MIN_LOST_SHARE * case.step_ns
-    if isinstance(found, SlowLink) and (found.guessed or found.layout):
+    if isinstance(found, SlowLink) and found.doubted:
         return False
     if found.price.best < case.residual_ns:
         return found.price.low >= max(least, case.pinned_residual_ns)
-    return coverage(case).matched == 1 or found.price.low >= least
+    return case.coverage.matched == 1 or found.price.low >= least
 
 
 _Found = TypeVar("_Found", LongStage, SlowLink)
@@ -267,11 +266,11 @@ def leave_link_open(case: Case, link: SlowLink) -> Answer:
         f"{slow_transfers(link.ranks, link.ratio)}; the others lose between {ms(link.price.low):.1f} and "
         f"{ms(high):.1f} ms of {ms(case.step_ns):.1f} ms a step by it, because "
     )
-    matched = coverage(case).matched
+    matched = case.coverage.matched
     beside = matched is not None and matched >= COVERAGE_WHOLE
     why = NOT_EXACT if near else _BESIDE if beside else why_open(case)
     reason += link.layout or (_GUESSED if link.guessed else why)
-    unproven = beside or near or link.guessed or link.layout
+    unproven = beside or near or link.doubted
     decide = NAME_NODES if link.layout == UNPLACED else _WITHOUT_LINK if unproven else what_would_decide(case)
     candidates = link_suspects(case, link, Price.between(link.price.low, link.price.best, high), ())
     return replace(left_open(reason, decide, candidates), slow_channels=link.channels)

@@ -120,10 +120,11 @@ def leave_rank_open(case: Case, found: Undecided) -> Answer:
     """The open answer about ranks with an excess: what they may cost, why that is open, and what would decide."""
     candidates = candidates_of(case, found)
     works, its = ("work", "their") if len(candidates) > 1 else ("works", "its")
+    least, most = ms(found.prices[0].low), ms(found.most)
     reason = (
         f"{first_in_words([c.rank for c in candidates])} {works} {ms(float(case.found.mean[found.rows[0]])):.1f} ms of "
-        f"{ms(case.step_ns):.1f} ms a step longer than {its} peers; the others lose between {ms(found.low[0]):.1f} and "
-        f"{ms(found.high[0]):.1f} ms by it, because {found.why}"
+        f"{ms(case.step_ns):.1f} ms a step longer than {its} peers; the others lose between {least:.1f} and "
+        f"{most:.1f} ms by it, because {found.why}"
     )
     return left_open(reason, found.decide, candidates)
 
@@ -152,8 +153,7 @@ _SIZES: Final = (
 
 def candidates_of(case: Case, found: Undecided) -> tuple[Suspect, ...]:
     """The ranks of `found` as candidates, each with its cause, its evidence and its price interval."""
-    made = []
-    for row, low, high in zip(found.rows, found.low, found.high, strict=True):
-        z, why = float(case.found.z[row]), explain_rank(case, row, found.rows)
-        made.append(suspect_of(case, row, Price.between(low, low, high), z, *why))
-    return tuple(made)
+    return tuple(
+        suspect_of(case, row, price, float(case.found.z[row]), *explain_rank(case, row, found.rows))
+        for row, price in zip(found.rows, found.prices, strict=True)
+    )

@@ -13,7 +13,6 @@ from tracekit import findings
 from tracekit.analysis.slowrank.answers.late_hosts import waited_for
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence
-from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.hypotheses.suspect_work import pace_beside
 from tracekit.analysis.slowrank.price import Price, rank_doubt_ns
@@ -62,7 +61,7 @@ def slow_launch(case: Case) -> SlowLaunch | None:
     """
     if case.timeline is None or len(case.steps.numbers) < NO_ACCIDENT:
         return None
-    if coverage(case).matched != 1:
+    if case.coverage.matched != 1:
         return None
     waited = waited_for(case)
     least = max(MIN_LOST_SHARE * case.step_ns, case.residual_ns)

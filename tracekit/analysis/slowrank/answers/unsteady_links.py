@@ -26,7 +26,7 @@ from tracekit.matching.channels import Channel
 from tracekit.matching.message_order import UNKNOWN_SIZE
 from tracekit.rank_events.operation_names import ROOTED
 from tracekit.thresholds.report import RANKS_SHOWN
-from tracekit.thresholds.slowrank import LINK_RATIO_OF_TWO, MAJORITY, MIN_LOST_SHARE, NO_ACCIDENT
+from tracekit.thresholds.slowrank import KIND_RATIO, MAJORITY, MIN_LOST_SHARE, NO_ACCIDENT
 from tracekit.units import F64, I64, Mask, ms
 
 
@@ -57,7 +57,7 @@ def unsteady_link(case: Case) -> UnsteadyLink | None:
     where = _members(case)
     for number in np.flatnonzero(late > 0).tolist():
         lateness[where[number]] += float(late[number])
-    if not lateness or (gain := _gain(case, late)) < MIN_LOST_SHARE * case.step_ns:
+    if not lateness or (gain := price_of(case, late).best) < MIN_LOST_SHARE * case.step_ns:
         return None
     worst = max(lateness, key=lambda members: lateness[members])
     mine = np.array([members == worst for members in where])
@@ -80,11 +80,6 @@ def _warming(case: Case, steps: tuple[int, ...]) -> bool:
     known = case.steps.numbers
     first = {n for n in known if n - 1 not in known}
     return len(known) == 1 or (set(steps) <= first and (len(steps) == 1 or len(first) < len(known)))
-
-
-def _gain(case: Case, late: F64) -> float:
-    """The saving of a step if no transfer were `late` (by instance, ns) while compute waits; ns a step."""
-    return price_of(case, late).best
 
 
 def _members(case: Case) -> list[tuple[int, ...]]:
@@ -118,7 +113,7 @@ def _late(case: Case) -> tuple[F64, Mask]:
     for numbers in map(np.array, calls.values()):
         lasted = waits.transfer[numbers] / scale[numbers]
         usual = _usual(case, numbers, lasted)
-        over = np.where(lasted > LINK_RATIO_OF_TWO * usual, (lasted - usual) * scale[numbers], 0.0)
+        over = np.where(lasted > KIND_RATIO**2 * usual, (lasted - usual) * scale[numbers], 0.0)
         late[numbers], compared[numbers] = over, np.isfinite(usual)
     return late, compared
 

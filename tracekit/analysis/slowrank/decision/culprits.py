@@ -34,12 +34,11 @@ from tracekit.analysis.slowrank.answers.slow_launch import launched_late
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.decision.gaps import lone_transfers_may_be_slow
 from tracekit.analysis.slowrank.evidence import Evidence, Faults, Kind
-from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, coverage, least_ns
+from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, least_ns
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price, significant_rows
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import data_explains
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import beside_stalls
-from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink
 from tracekit.analysis.slowrank.price import Price, everybody_ns, share_in_words
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, in_gaps, left_open
 from tracekit.analysis.slowrank.wording import add_traces, slow_transfers
@@ -118,9 +117,9 @@ def long_stage_is_dearest(e: Evidence) -> Answer | None:
     if stage is None:
         return None
     alone, open_ = e.only_step, e.undecided
-    if alone is not None and alone.high[0] > stage.price.best:
+    if alone is not None and alone.most > stage.price.best:
         return leave_rank_open(case, alone)
-    if open_ is not None and coverage(case).matched != 1 and open_.high[0] > stage.price.best:
+    if open_ is not None and case.coverage.matched != 1 and open_.most > stage.price.best:
         return leave_rank_open(case, open_)  # unmatched waits: this rank alone may make the stage long
     if e.data > stage.price.best:
         return blame_data(case, e.data, stage)
@@ -254,7 +253,7 @@ def _faults(e: Evidence, answer: Answer, first: Kind) -> Faults:
     """The proven faults of the case: ranks of the answer, or ranks that another fault hides."""
     case, stage = e.case, e.stage
     costly = stage if stage is not None and not stage.idle and not stage.loaders else None
-    link = e.any_link if _is_proven(e.any_link) else None
+    link = e.any_link if e.any_link is not None and not e.any_link.doubted else None
     rows = significant_rows(case, MIN_LOST_SHARE)
     if first == Kind.RANKS:
         named = [case.steps.row(s.rank) for s in answer.suspects if s.cause != NETWORK]
@@ -266,11 +265,6 @@ def _faults(e: Evidence, answer: Answer, first: Kind) -> Faults:
         proven = found is not None and _slow_ranks(e, found).verdict == "slow_rank"
         rows = np.array(found.rows if found is not None and proven else (), np.int64)
     return Faults(case, tuple(rows.tolist()), link, costly)
-
-
-def _is_proven(link: SlowLink | None) -> bool:
-    """Whether transfers are slower than their peers' for certain."""
-    return link is not None and not link.guessed and not link.layout
 
 
 def _listed(e: Evidence, faults: Faults, made: list[tuple[Kind, Price]]) -> tuple[Cure, ...]:

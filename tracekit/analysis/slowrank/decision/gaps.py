@@ -20,9 +20,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence, Gap
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     compared_little,
-    coverage,
     more_steps,
-    unmeasured,
     unread,
     what_would_decide,
     whole_steps,
@@ -44,7 +42,7 @@ from tracekit.analysis.slowrank.suspects import Answer, left_open, link_end, sus
 from tracekit.analysis.slowrank.wording import fewest_traces, listed, ranks_in_words
 from tracekit.thresholds.slowrank import (
     CLEAR_SHARE,
-    LINK_RATIO_OF_TWO,
+    KIND_RATIO,
     MIN_LOST_SHARE,
     RANKS_LISTED,
     SOLE_GROUP_SHARE,
@@ -97,7 +95,7 @@ _SAME_STEPS: Final = "record all ranks for the same steps"
 
 def steps_were_left_out(e: Evidence) -> Iterator[Gap]:
     """Some ranks recorded no compared step whole, most operations lie outside the only one, or windows cut some."""
-    case, without = e.case, unmeasured(e.case)
+    case, without = e.case, e.case.unmeasured
     if without:
         what = f"{ranks_in_words(without)} recorded none of the compared steps whole, so their own time is unknown"
         yield Gap(what, case.step_ns, whole_steps(case))
@@ -144,7 +142,7 @@ def model_misses(e: Evidence) -> Iterator[Gap]:
 
 def communication_is_unmatched(e: Evidence) -> Iterator[Gap]:
     """Some communication is not matched; that decides where hardly any is, and no rank has a significant excess."""
-    case, matched = e.case, coverage(e.case).matched
+    case, matched = e.case, e.case.coverage.matched
     if matched is None or matched == 1:
         return
     hidden = case.model.recorded_ns - case.free_model.recorded_ns  # waits as short as their transfers
@@ -165,7 +163,7 @@ def lone_transfers_may_be_slow(e: Evidence) -> Iterator[Gap]:
     """
 
     def decides(found: LoneTransfers, hidden: float) -> bool:
-        least_slow = found.spent * (1 - 1 / LINK_RATIO_OF_TWO)
+        least_slow = found.spent * (1 - 1 / KIND_RATIO**2)
         much = hidden >= SOLE_GROUP_SHARE * e.case.step_ns and not found.nodes
         return much or bool(found.peers and least_slow >= e.least)
 
@@ -218,7 +216,7 @@ def data_may_cost(e: Evidence) -> Iterator[Gap]:
         f"is between {ms(dealt.low):.1f} and {ms(dealt.high):.1f} ms of {ms(case.step_ns):.1f} ms a step and is not "
         f"known more exactly: {why_open(case)}"
     )
-    if dealt.high > 0 and coverage(case).matched != 1:
+    if dealt.high > 0 and case.coverage.matched != 1:
         yield Gap(what, dealt.high, what_would_decide(case))
 
 

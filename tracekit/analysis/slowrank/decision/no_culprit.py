@@ -193,8 +193,7 @@ def faint_node(case: Case) -> Undecided | None:
         return None
     why = "they are all on one node, and each works longer by too little to be reported"
     decide = "record more steps, and look at what else runs on that node, its clocks and temperatures"
-    found = bounds_of(case, rows, why, decide)
-    return replace(found, low=(0.0,) * len(rows), high=(price,) * len(rows))
+    return replace(bounds_of(case, rows, why, decide), prices=(Price.up_to(price),) * len(rows))
 
 
 def longest_node(case: Case) -> I64 | None:
@@ -231,8 +230,9 @@ def nearly_costly(case: Case) -> Undecided | None:
     if _may_cost_ns(price, more, float(case.found.mean[rows].sum())) < MIN_LOST_SHARE * case.step_ns:
         return None
     found = bounds_of(case, rows, why, decide)
-    high = tuple(_may_cost_ns(price, more, float(case.found.mean[r])) for r in found.rows)
-    return replace(found, high=high)
+    high = [_may_cost_ns(price, more, float(case.found.mean[r])) for r in found.rows]
+    prices = tuple(Price.between(p.low, p.low, most) for p, most in zip(found.prices, high, strict=True))
+    return replace(found, prices=prices)
 
 
 _SPUN: Final = (

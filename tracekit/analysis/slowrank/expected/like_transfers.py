@@ -76,19 +76,11 @@ def short_pipeline(channels: Sequence[Channel], nodes: Mapping[int, str | int]) 
     return ends if apart and len(set(ends.values())) <= FEW_LINKS else {}
 
 
-def crowded(ends: Ends, channel: int) -> bool:
-    """Whether fewer than half of the channels share no end with `channel`."""
-    return channel in ends and 2 * len(_apart(ends, channel)) < len(ends)
-
-
 def beside(ends: Ends, channel: int, slow: Collection[int]) -> list[int]:
     """The channels that share no end with `channel`; where there are none, the channels that are not `slow`."""
+    apart = [c for c in ends if not set(ends[c]) & set(ends[channel])]
     sound = [c for c in ends if c not in slow and set(ends[c]) != set(ends[channel])]
-    return _apart(ends, channel) or (sound if slow else [])
-
-
-def _apart(ends: Ends, channel: int) -> list[int]:
-    return [c for c in ends if not set(ends[c]) & set(ends[channel])] if ends else []
+    return apart or (sound if slow else [])
 
 
 def uncompared_lateness(

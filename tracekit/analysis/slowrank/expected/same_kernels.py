@@ -13,7 +13,7 @@ from tracekit.steps.features import COMMUNICATION
 from tracekit.steps.medians import weighted_median
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
 from tracekit.steps.steps import windows_of
-from tracekit.thresholds.slowrank import MAJORITY, NEARLY_ALL, OTHER_WORK
+from tracekit.thresholds.slowrank import KIND_RATIO, MAJORITY, NEARLY_ALL
 from tracekit.thresholds.tables import LIKE_SHARE
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64, Mask
@@ -135,7 +135,7 @@ def _as_long(usual: F64) -> list[I64]:
     """The places in groups of about equal length, shortest first, each in order; `usual` are their lengths, ns."""
     order = np.argsort(usual, kind="stable")
     ascending = usual[order]
-    cuts = np.flatnonzero(ascending[1:] > (1.0 + OTHER_WORK) * ascending[:-1]) + 1
+    cuts = np.flatnonzero(ascending[1:] > KIND_RATIO * ascending[:-1]) + 1
     return [np.sort(places) for places in np.split(order, cuts)]
 
 
@@ -205,7 +205,7 @@ def at_places(run: Measured, rows: I64, steps: Mask | None = None) -> dict[Place
     return {
         place: Ran(usual[place], len(ns))
         for place, ns in found.items()
-        if np.median(np.abs(np.array(ns) - usual[place])) <= OTHER_WORK * usual[place]
+        if np.median(np.abs(np.array(ns) - usual[place])) <= (KIND_RATIO - 1.0) * usual[place]
     }
 
 

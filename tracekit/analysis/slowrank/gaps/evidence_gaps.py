@@ -6,6 +6,7 @@ most groups, the inferred groups probably lack a member.
 """
 
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
@@ -17,9 +18,8 @@ from tracekit.analysis.slowrank.hypotheses.candidates import (
     likely_saved_ns,
     significant_rows,
 )
-from tracekit.analysis.slowrank.price import may_cost_ns, rank_doubt_ns
+from tracekit.analysis.slowrank.price import Price, may_cost_ns, rank_doubt_ns
 from tracekit.analysis.slowrank.wording import fewest_traces
-from tracekit.findings import Coverage
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.step_graph.replay import StepModel
@@ -35,35 +35,36 @@ from tracekit.thresholds.slowrank import (
     PEERS_SAMPLED,
     PROVING_STEPS,
 )
-from tracekit.units import F64, I64, Mask, ms
+from tracekit.units import I64, ms
 
 
 @dataclass(frozen=True)
 class Undecided:
-    """Ranks (rows of Steps, worst first) with the bounds of their prices; ns a step."""
+    """Ranks (rows of Steps, worst first), each with a price that may be its low end; ns a step.
+
+    At the low end every unmatched operation keeps its recorded length, at the high end it shrinks to its transfer.
+    """
 
     rows: tuple[int, ...]
-    low: tuple[float, ...]  # what each costs if every unmatched operation keeps its recorded length
-    high: tuple[float, ...]  # what each costs if every unmatched operation shrinks to its transfer
+    prices: tuple[Price, ...]
     why: str = ""  # the clause on why the price is not known more exactly
     decide: str = ""  # what would decide
 
+    @property
+    def most(self) -> float:
+        """What the first rank costs at most."""
+        return self.prices[0].high
 
-def coverage(case: Case) -> Coverage:
-    """The share of exposed communication time, over the analysed steps, that was matched with all members."""
-    exposed = np.where(case.analysed, case.ops.exposed, 0).astype(np.float64)
-    matched = whole(case)
-    shares = {
-        name: _share(exposed[case.axis == name], matched[case.axis == name]) for name in case.axis.kinds()
-    }
-    return Coverage(_share(exposed, matched), {n: s for n, s in shares.items() if s is not None})
+    def from_zero(self) -> Self:
+        """Return the same ranks with prices from zero, as where chance or a design may explain the excess."""
+        return replace(self, prices=tuple(Price.up_to(price.high) for price in self.prices))
 
 
 def unread(case: Case) -> bool:
     """Whether too little communication was matched to judge it, slow or healthy, and it takes long enough to matter."""
     exposed = float(np.where(case.analysed, case.ops.exposed, 0).sum())
     spent = case.step_ns * case.steps.wall.size
-    matched = coverage(case).matched
+    matched = case.coverage.matched
     return matched is not None and matched < MINOR and exposed > MIN_LOST_SHARE * spent
 
 
@@ -77,25 +78,6 @@ def compared_little(case: Case) -> bool:
         return False
     cut = (case.ops.step == NO_STEP) | np.isin(case.ops.step, steps.partial)
     return bool(cut.sum() > case.analysed.sum())
-
-
-def unmeasured(case: Case) -> tuple[int, ...]:
-    """The ranks that recorded no compared step whole: neither slowness nor health is known of them."""
-    nothing = np.flatnonzero(np.isnan(case.steps.own).all(axis=1))
-    return tuple(case.steps.ranks[row] for row in nothing.tolist())
-
-
-def whole(case: Case) -> Mask:
-    """Whether each operation was matched with all members of its group."""
-    if not len(case.waits.complete):
-        return np.zeros(len(case.ops.start), bool)
-    return np.asarray((case.ops.instance >= 0) & case.waits.complete[np.maximum(case.ops.instance, 0)], bool)
-
-
-def _share(exposed: F64, matched: Mask) -> float | None:
-    """The matched share of `exposed`; None where nothing was exposed."""
-    total = float(exposed.sum())
-    return round(float(exposed[matched].sum()) / total, 4) if total > 0 else None
 
 
 def most_ns(case: Case, rows: I64) -> float:
@@ -140,7 +122,7 @@ def _saved_ns(case: Case, model: StepModel | TableModel, rows: I64) -> float:
 
 def is_shown(case: Case) -> bool:
     """Whether a replay shows what a cure saves: all waits were matched, and compute beside them was recorded."""
-    return coverage(case).matched == 1 and case.concealing is None
+    return case.coverage.matched == 1 and case.concealing is None
 
 
 def undecided(case: Case) -> Undecided | None:
@@ -189,7 +171,7 @@ def faint_ranks(case: Case) -> Undecided | None:
         return None
     why = varies(case, float(z[rows[0]]), case.found.limit)
     found = left_undecided(case, rows, why, f"{more_steps(case)} on every rank")
-    return found and replace(found, low=(0.0,) * len(rows))
+    return found and found.from_zero()
 
 
 def varies(case: Case, z: float, limit: float) -> str:
@@ -226,12 +208,13 @@ def bounds_of(case: Case, rows: I64, why: str = "", decide: str = "") -> Undecid
         low = [max(least - rank_doubt_ns(case, rows), 0.0) for least in low]
         high = [may_cost_ns(most, float(case.found.mean[r])) for r, most in zip(kept, high, strict=True)]
     named = why or why_open(case), decide or what_would_decide(case)
-    return Undecided(tuple(int(r) for r in kept), tuple(low), tuple(high), *named)
+    prices = tuple(Price.between(least, least, most) for least, most in zip(low, high, strict=True))
+    return Undecided(tuple(int(r) for r in kept), prices, *named)
 
 
 def why_open(case: Case) -> str:
     """The reason that a price is an interval: unmatched waits, unrecorded launches, or gaps in a table."""
-    matched = coverage(case).matched
+    matched = case.coverage.matched
     if case.table is not None:
         return f"the model of the table's operations differs from the recorded steps by {ms(case.residual_ns):.1f} ms"
     if case.concealing is not None and matched == 1:
@@ -259,9 +242,9 @@ def more_steps(case: Case) -> str:
 def what_would_decide(case: Case) -> str:
     """The sentence on what to record or to add, for the largest kind of operation that was not matched."""
     ops = case.ops
-    open_ = case.analysed & ~whole(case)
+    open_ = case.analysed & ~case.matched
     message = ops.among(_PEERLESS)
-    if case.concealing is not None and coverage(case).matched == 1:
+    if case.concealing is not None and case.coverage.matched == 1:
         return _COMPUTE
     spent = {
         _ADD: float(ops.exposed[open_ & (ops.channel >= 0)].sum()) if case.missing else 0.0,

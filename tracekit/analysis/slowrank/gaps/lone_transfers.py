@@ -20,7 +20,6 @@ import numpy.typing as npt
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.excess import without_longest
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
-from tracekit.analysis.slowrank.gaps.evidence_gaps import whole
 from tracekit.analysis.slowrank.wording import add_traces, listed, ranks_in_words
 from tracekit.matching.channels import Channel
 from tracekit.rank_events.operation_names import MESSAGES, ring_share
@@ -55,7 +54,7 @@ class LoneTransfers:
 
 def lone_transfers(case: Case) -> list[LoneTransfers]:
     """Return all transfers of `case` without recorded peers."""
-    seen = [case.ops.channels[c] for c in np.unique(case.ops.channel[case.analysed & whole(case)]) if c >= 0]
+    seen = [case.ops.channels[c] for c in np.unique(case.ops.channel[case.analysed & case.matched]) if c >= 0]
     return [*_only_groups(case, seen), *_past_one_node(case, seen)]
 
 
@@ -187,22 +186,18 @@ def lopsided(case: Case) -> Lopsided | None:
     was matched, or no rank waits longer than its peers.
     """
     ops = case.ops
-    seen = whole(case)
+    seen = case.matched
     names, code = ops.kinds
     names = ["message" if name in (*MESSAGES, *_MAY_BE_MESSAGES) else name for name in names]
     kinds = np.array(names, object)[code]
     worst: Lopsided | None = None
     for kind in sorted(set(kinds[case.analysed & ~seen].tolist())):
-        over = _lasting(_beyond_peers(case, case.analysed & (kinds == kind), ~seen))
+        over = _beyond_peers(case, case.analysed & (kinds == kind), ~seen)
+        over = over[:, 0] if over.shape[1] == 1 else without_longest(over)
         row = int(np.argmax(over))
         if over[row] > 0 and (worst is None or over[row] > worst.over):
             worst = Lopsided(row, kind, float(over[row]))
     return worst
-
-
-def _lasting(over: F64) -> F64:
-    """The mean of each row of `over` (rows × steps, ns) without its longest step, which may be an accident."""
-    return over[:, 0] if over.shape[1] == 1 else without_longest(over)
 
 
 def _beyond_peers(case: Case, kind: Mask, open_: Mask) -> F64:

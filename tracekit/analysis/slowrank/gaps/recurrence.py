@@ -10,7 +10,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.excess import recurs, slow_throughout
-from tracekit.analysis.slowrank.gaps.evidence_gaps import coverage, most_ns
+from tracekit.analysis.slowrank.gaps.evidence_gaps import most_ns
 from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns, typical_without
 from tracekit.analysis.slowrank.hypotheses.suspect_work import (
     late_loaders,
@@ -29,7 +29,7 @@ from tracekit.thresholds.slowrank import (
     MIN_LOST_SHARE,
     MINOR,
     NO_ACCIDENT,
-    OTHER_STEPS_OF_DEVICE,
+    PROVING_STEPS,
 )
 from tracekit.units import I64, Mask, ms
 
@@ -65,10 +65,10 @@ def in_one_step(case: Case) -> OneStep | None:
         part = _unrecorded(case, column)
         if row in case.found.throughout and part <= 1:
             continue
-        if coverage(case).matched != 1 and recurring[row]:  # a replay cannot price its other steps
+        if case.coverage.matched != 1 and recurring[row]:  # a replay cannot price its other steps
             continue
         gain = saved_ns(case, rows, typical_without(case, rows))
-        if coverage(case).matched != 1:  # others may wait for it in unmatched operations
+        if case.coverage.matched != 1:  # others may wait for it in unmatched operations
             gain = max(gain, most_ns(case, rows))
         most = part * float(mean[row]) if part > 1 else gain  # others wait for it behind the cut
         longer = part * mean[row] > MIN_LOST_SHARE * case.step_ns
@@ -151,7 +151,7 @@ def others_prove_health(case: Case, found: OneStep) -> bool:
 def _was_an_accident(case: Case, found: OneStep) -> bool:
     """Whether enough other steps prove that of one rank, by what its device and its host did in the long one."""
     known = np.flatnonzero(np.isfinite(case.found.value[found.row]))
-    few = len(known) - 1 < OTHER_STEPS_OF_DEVICE
+    few = len(known) < PROVING_STEPS
     if few and (slow_throughout(case, case.found, found.row) or late_loaders(case, (found.row,))):
         return False
     started = found.column == known[0] and not _computes_longer(case, found)

@@ -29,7 +29,7 @@ from tracekit.thresholds.slowrank import (
     MIN_LOST_SHARE,
     NODE_RANKS,
     NOISE_FLOOR,
-    STAGE_GAIN,
+    USUAL_VARIATION,
     Z_LIMIT,
 )
 from tracekit.units import F64, I64
@@ -232,10 +232,10 @@ def _compute(case: Case) -> F64 | None:
 
 
 def _priced(case: Case, found: Sequence[_Longer]) -> LongStage:
-    """The price of the longest stage of `found`, or of all together where that is clearly higher."""
+    """The price of the longest stage of `found`, or of all together where that is higher by more than devices vary."""
     alone = _price(case, found[:1])
     together = _price(case, found) if len(found) > 1 else alone
-    return together if together.price.best > STAGE_GAIN * alone.price.best else alone
+    return together if together.price.best > (1.0 + USUAL_VARIATION) * alone.price.best else alone
 
 
 def _price(case: Case, found: Sequence[_Longer]) -> LongStage:

@@ -14,7 +14,6 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.like_transfers import (
     beside,
-    crowded,
     message_of,
     short_pipeline,
     uncompared_lateness,
@@ -36,7 +35,6 @@ from tracekit.matching.message_order import UNKNOWN_SIZE
 from tracekit.step_graph.statistics import MAD_TO_SIGMA, NORMAL_95, level_of, spread_of_others
 from tracekit.thresholds.slowrank import (
     KIND_RATIO,
-    LINK_RATIO_OF_TWO,
     MIN_LOST_SHARE,
     NETWORKS_RATIO,
     NO_ACCIDENT,
@@ -64,6 +62,11 @@ class SlowLink:
     )
     layout: str = ""  # the reason that a border between nodes may explain it; empty where none does
     delays: F64 = field(default_factory=lambda: np.zeros(0), compare=False)  # of each instance
+
+    @property
+    def doubted(self) -> bool:
+        """Whether something else may explain it: wrong peers, or the layout of nodes."""
+        return self.guessed or bool(self.layout)
 
     def may_cost(self, least: float) -> bool:
         """Return whether its price may reach `least`, ns a step."""
@@ -245,9 +248,9 @@ def _compare(
     usual = dict(zip(level, zip(*spread_of_others(list(level.values())), strict=True), strict=True))
     ends = short_pipeline([case.ops.channels[c] for c in channels], nodes)
     for channel in sorted(channels, key=lambda c: not beside(ends, c, ())):  # overlapping with all comes last
-        others = beside(ends, channel, slow) if crowded(ends, channel) else []
+        others = beside(ends, channel, slow)
         peers, between = level_of([level[c] for c in others]) if others else usual[channel]
-        ratio = KIND_RATIO if len(others or channels) > 2 else LINK_RATIO_OF_TWO
+        ratio = KIND_RATIO if len(others or channels) > 2 else KIND_RATIO**2  # either of two may vary
         if at and at.issubset(case.ops.channels[channel].members):
             ratio = 1.0
         apart = np.concatenate([np.abs(spent[p] - np.median(spent[p])) for p in places[channel]])

@@ -8,10 +8,10 @@ from typing import Final
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.intervals import Intervals, union
+from tracekit.intervals import union
 from tracekit.rank_events.event_columns import Values, ints, matches
 from tracekit.steps.features import COLLECTOR, LOADER, Features, loading_ns, read_features
-from tracekit.steps.host_need import FREE, MOSTLY, launch_pace, on_host
+from tracekit.steps.host_need import FREE, MOSTLY, launch_pace
 from tracekit.steps.medians import sampled
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
 from tracekit.steps.steps import idle_within, inside_each, windows_of
@@ -26,7 +26,7 @@ from tracekit.thresholds.slowrank import (
     NO_ACCIDENT,
     PEERS_SAMPLED,
 )
-from tracekit.units import F64, I64, Mask, ms
+from tracekit.units import F64, I64, ms
 
 
 def features_of(case: Case, row: int) -> Features | None:
@@ -166,24 +166,14 @@ def pace_among(
 ) -> tuple[float, float] | None:
     """Return the median ns between two launches of the hosts of `rows`, and of `others`; None where either is unknown.
 
-    The pace of one host is a `percentile` over its launches. For `rows` only the slow steps count: in other steps an
-    intermittently slow host launches as fast as any. For `others` all steps count, because in the slow steps they are
-    delayed by waiting for `rows`.
+    The pace of one host is a `percentile` over its launches.
     """
-    value = np.nan_to_num(case.found.value[list(rows)]).max(axis=0)
-    slow = value >= MINOR * max(float(value.max()), 0.0)
     ranks = case.steps.ranks
-    mine = [launch_pace(case.run, ranks[r], _spans(case, r, slow), percentile) for r in rows[:PEERS_SAMPLED]]
-    theirs = [launch_pace(case.run, ranks[r], None, percentile) for r in others[:PEERS_SAMPLED]]
-    known = [p for p in mine if p is not None], [p for p in theirs if p is not None]
-    return (float(np.median(known[0])), float(np.median(known[1]))) if all(known) else None
-
-
-def _spans(case: Case, row: int, slow: Mask) -> Intervals | None:
-    """The intervals of the `slow` steps on the host of the rank in `row`; None where their begin is unknown."""
-    begins, ends = on_host(case.ops, case.steps, case.steps.ranks[row])
-    known = slow & (ends > begins)
-    return (begins[known], ends[known]) if known.any() else None
+    mine, theirs = (
+        [p for r in some[:PEERS_SAMPLED] if (p := launch_pace(case.run, ranks[r], percentile)) is not None]
+        for some in (rows, others)
+    )
+    return (float(np.median(mine)), float(np.median(theirs))) if mine and theirs else None
 
 
 # Work that ranks do in one step: a checkpoint, an evaluation, a report. Their traces name it: a span of the program or
