@@ -8,7 +8,7 @@ import pytest
 
 from tests.slowrank.jobs import grid, job
 from tracekit.analysis.slowrank.case import build
-from tracekit.analysis.slowrank.decision.decide import decide
+from tracekit.analysis.slowrank.decision.decide import concluded, decide
 from tracekit.matching.match import match
 from tracekit.rank_events.operations import read_rank
 from tracekit.schema import EVENTS
@@ -80,3 +80,16 @@ def test_a_rank_stopped_behind_its_transport_is_named(tmp_path):
 
 def test_a_time_slice_behind_each_transport_is_health(tmp_path):
     assert on_gloo(tmp_path, {(HELD, step): 3_000.0 for step in range(5)}).verdict == "healthy"
+
+
+def test_a_long_transfer_may_be_a_second_accident(tmp_path):
+    """A process that stops before it sent its part holds all members: its own time shows one accident of two."""
+    verdicts = []
+    for group in ((), (2, HELD)):
+        folder = tmp_path / str(len(group))
+        folder.mkdir()
+        long = {(rank, 1): 8_000.0 for rank in group}
+        run = job(folder, MESH, stays=long, accident=(HELD, 3, 8_000.0), steps=12)
+        ranks = [replace(read_rank(run, r.rank), on_gpu=False) for r in run.ranks]
+        verdicts.append(concluded(build(run, match(ranks, run.groups), MESH, None))[1].verdict)
+    assert verdicts == ["healthy", "inconclusive"]
