@@ -161,6 +161,14 @@ class Comparison:
             return 0.0
         return min(max(1.0 - self.grows("typical") / self.grows("busy"), 0.0), 1.0)
 
+    @property
+    def stands_still(self) -> bool:
+        """Whether the process stops: in few gaps, or on a CPU between operators and within some of them."""
+        between = self.explains("gap") and self.pauses >= MAJORITY * self.gaps
+        both = self.parts.get("pauses", 0.0) + self.parts.get("stops", 0.0)
+        anywhere = self.stopped > MAJORITY and both >= MAJORITY
+        return (between or anywhere) and not self.launches_slowly()
+
 
 @dataclass(frozen=True)
 class Row:

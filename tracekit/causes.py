@@ -114,12 +114,9 @@ _ENTRIES = (
             Sign(
                 Order.SHAPE_OF_GAPS,
                 "at least half of the excess is gaps, half of that in a few gaps or in gaps beyond a time slice, and "
-                "the host launches as fast as its peers",
-                lambda rank: (
-                    rank.explains("gap")
-                    and rank.pauses >= MAJORITY * rank.gaps
-                    and not rank.launches_slowly()
-                ),
+                "the host launches as fast as its peers; on a CPU also if these gaps and stops within operators are "
+                "half of the excess together",
+                lambda rank: rank.stands_still,
                 _LONGEST,
                 "pauses",
             ),

@@ -96,6 +96,16 @@ def test_few_long_operators_on_a_cpu_are_pauses():
     )  # a device computes while its host stands
 
 
+def test_stops_between_and_within_operators_are_pauses():
+    """Each is less than half of the excess."""
+    peers = [replace(p, on_gpu=False) for p in PEERS]
+    long = gaps(*[9.6] * STEPS, *[0.1] * 400)
+    stopped = replace(PEER, on_gpu=False, own=120 * MS, busy=99.6 * MS, gap=19.6 * MS, gaps=long)
+    assert explain(stopped, peers).named == "host_stall"
+    slower = replace(stopped, operators=longer(1.11))
+    assert explain(slower, peers).named == "unknown"
+
+
 def test_few_long_gaps_are_pauses_of_the_process():
     cause, _ = cause_of(own=120 * MS, gap=30 * MS, gaps=gaps(*[20] * STEPS, *[0.1] * 400))
     assert cause == "host_stall"

@@ -5,6 +5,7 @@ import pytest
 from tests.tables.rows import comm, events, gemm, launch, recorded, recv, row, send, step
 from tracekit.rank_events.operation_names import canonical_op
 from tracekit.rank_events.operations import rank_ops
+from tracekit.rank_events.own_time import own_progress
 from tracekit.rank_events.step_marks import NO_STEP
 
 
@@ -131,3 +132,46 @@ def test_compute_beside_a_message_on_gloo_counts():
     ops = recorded(0, posted, span, row("cpu_op", "aten::mm", 20, 30, tid=1))
     assert len(ops.op) == 1
     assert [a.tolist() for a in ops.busy] == [[20_000], [50_000]]
+
+
+def call(begin, us, op="allreduce"):
+    """An annotated call on the main thread of a CPU."""
+    return row("cpu_op", "record_param_comms", begin, us, collective=op, group=1, tid=1)
+
+
+def transport(begin, us, op="all_reduce"):
+    """A collective on a thread of Gloo."""
+    return row("user_annotation", f"gloo:{op}", begin, us, tid=2)
+
+
+def times_of(*rows):
+    """(begin, end) of each operation, µs."""
+    ops = recorded(0, *rows)
+    return list(zip((ops.start // 1000).tolist(), (ops.end // 1000).tolist(), strict=True))
+
+
+def test_a_call_ends_with_its_transport():
+    """Behind it the host was stopped. In front of it the call may have queued."""
+    stopped = call(10, 60_000), transport(15, 1000)
+    assert times_of(*stopped) == [(10, 1015)]
+    assert own_progress(recorded(0, *stopped)).exposed_ns.tolist() == [1_005_000]
+    assert times_of(call(10, 60_000), transport(50_000, 9_000)) == [(10, 60_010)]
+
+
+def test_a_wait_for_a_core_stays_in_its_call():
+    assert times_of(call(0, 9_000), transport(3_500, 2_000)) == [(0, 9_000)]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        (call(0, 60_000), transport(10, 1000), transport(2_000, 1000)),  # two transports in a call
+        (call(0, 60_000), call(20_000, 9_000), transport(10, 1000)),  # one in two calls
+        (call(0, 60_000), transport(10, 70_000)),  # the call ends before its transport
+        (call(0, 60_000), transport(70_000, 1000)),
+        (call(0, 60_000, "send"), transport(10, 1000)),
+        (call(0, 60_000), row("user_annotation", "gloo:send", 10, 1000, tid=1)),
+    ],
+)
+def test_a_call_without_a_sure_transport_keeps_its_times(rows):
+    assert times_of(*rows)[0] == (0, 60_000)

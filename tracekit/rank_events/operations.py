@@ -11,12 +11,12 @@ from tracekit.intervals import empty
 from tracekit.rank_events.arguments import read_arguments, resolve_groups
 from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.compute import DEVICE_WORK, communicates, compute_intervals, operator_intervals
-from tracekit.rank_events.event_columns import DEVICE_CALLS, Values, ints, matches, present, truth
+from tracekit.rank_events.event_columns import DEVICE_CALLS, Values, holds, ints, matches, present, truth
 from tracekit.rank_events.host_events import Enclosing, Host, host_of
 from tracekit.rank_events.host_held import host_held
 from tracekit.rank_events.kernel_order import Launched, kernel_order, window_of
 from tracekit.rank_events.kernel_records import alone, join
-from tracekit.rank_events.operation_names import CALL_OPS, UNDIRECTED
+from tracekit.rank_events.operation_names import CALL_OPS, UNDIRECTED, canonical_op
 from tracekit.rank_events.rank_ops import KernelOrder, RankOps
 from tracekit.rank_events.step_marks import (
     captures,
@@ -29,6 +29,7 @@ from tracekit.rank_events.step_marks import (
 )
 from tracekit.rank_events.stream_waits import HOST_WAIT, ready_times, waited_for
 from tracekit.store import Group, Run
+from tracekit.thresholds.slowrank import TIME_SLICE_NS
 from tracekit.thresholds.tables import COUNTED_SHARE, MOST_BEHIND_MARKS, RESUME_SLACK_NS, RESUME_SLACK_SHARE
 from tracekit.units import I64, Mask
 
@@ -39,6 +40,7 @@ _COLUMNS = [
 ]  # fmt: skip
 _MESSAGE: Final = re.compile(r"^gloo:(send|recv)$")
 _SEND: Final = re.compile(r"^gloo:send$")
+_TRANSPORT: Final = re.compile(r"^gloo:(?!send|recv)")
 _CALL: Final = re.compile(rf"^({'|'.join(CALL_OPS)})$")
 _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_sync")
 
@@ -71,6 +73,7 @@ def rank_ops(
     threaded = not (on_gpu or present(events, "collective").any())
     start, end, found = message_times(events, host, comm & threaded)
     busy = compute_intervals(events, cat, comm, host, start, end, on_gpu=on_gpu)
+    end = transport_ends(events, start, end, comm & (not on_gpu) & (not threaded))
     rows = _in_order(comm, start)
     steps = _marked(events, cat, host, rows, start) if marked else {}
     begins = captures(steps, start, windows)
@@ -82,18 +85,17 @@ def rank_ops(
     issued = issue_times(_launches(joined.launch, marked=marked), stream, start[carriers], start, begins)
     asked = (events, cat, comm, carriers, issued, start, end, launches, _received(args.op, joined.kernel))
     ready, used, usable = ready_times(*asked) if on_gpu else (None, None, None)
-    held = host_held(events, cat, host, comm, carriers, busy, launches) if on_gpu else None
     lane = np.where(among(args.op, UNDIRECTED), -1, host.tid[rows]) if threaded else stream
     return RankOps(
         rank, on_gpu, start[carriers], end[rows[joined.last]], args.op, args.token, args.group, args.src, args.dst,
         args.seq, args.nelems, label(issued, steps), busy, joined.kernel, issued, steps,
         (int(start.min()), int(end.max())), ready, lane, args.way, opens=opens_of(events, cat, begins),
         order=None if steps else _order(events, cat, comm, start, end, launches, begins, marked=marked),
-        operators=None if on_gpu else operator_intervals(events, cat, host, busy),
-        worked=_worked(events, cat, start, end, launches, begins, steps), held=held, used=used,
+        operators=None if on_gpu else operator_intervals(events, cat, host, busy), taken=args.taken, place=args.place,
+        worked=_worked(events, cat, start, end, launches, begins, steps), used=used, usable=usable, own=args.own,
         waited=waited_for(events, cat, comm, carriers, end, launches), grid=ints(events, "grid", -1)[carriers],
-        device=_device(events, carriers), timed=_timed(cat, end > start), usable=usable, own=args.own,
-        found=found[carriers], begins=tuple(begins), told_size=args.size, taken=args.taken, place=args.place,
+        device=_device(events, carriers), timed=_timed(cat, end > start), found=found[carriers], begins=tuple(begins),
+        held=host_held(events, cat, host, comm, carriers, busy, launches) if on_gpu else None, told_size=args.size,
     )  # fmt: skip
 
 
@@ -185,10 +187,10 @@ def _nothing(rank: int) -> RankOps:
     )  # fmt: skip
 
 
-# Finds when messages on Gloo began and ended; their spans show when the host looked for them.
+# Finds when communication on Gloo began and ended; spans show when the host called for it and looked for it.
 #
-# A span begins when the call that posts the message is nearly over, though that call may wait, and ends when
-# the host has waited for it. The host waits for one message after the other, so a send that was done long
+# The span of a message begins when the call that posts it is nearly over, though that call may wait, and ends
+# when the host has waited for it. The host waits for one message after the other, so a send that was done long
 # before is found done at once, and its span ends together with the span that the host waited for before.
 
 
@@ -227,6 +229,38 @@ def _done_before(host: Host) -> I64:
             place >= 0, np.maximum(ends[np.maximum(place, 0)], host.start[rows]), host.start[rows]
         )
     return found
+
+
+def transport_ends(events: pa.Table, start: I64, end: I64, call: Mask) -> I64:
+    """Return the ends of all events, ns; an annotated collective `call` ends with its transport.
+
+    The span of a call ends when its host goes on, and that of its transport, on a thread of Gloo, when the rank has all
+    that it needs. From then on no other rank is waited for: a host that is stopped spends its own time. Only what
+    exceeds a time slice is cut off, because any thread may wait for one. A call keeps its end where it overlaps another
+    call, or where not exactly one transport lies in it. It keeps its begin: what delays a transport may be a queue.
+    """
+    calls, its = (
+        rows[np.argsort(start[rows], kind="stable")]
+        for rows in (
+            np.flatnonzero(call & holds(events, "collective", _is_collective)),
+            np.flatnonzero(truth(events, "name", _TRANSPORT)),
+        )
+    )
+    if not len(calls) or not len(its):
+        return end
+    begin, until = start[calls], end[calls]
+    first, after = np.searchsorted(start[its], begin), np.searchsorted(start[its], until, side="right")
+    last = np.maximum.accumulate(until)
+    apart = np.append(True, last[:-1] <= begin[1:]) & np.append(begin[1:] >= last[:-1], True)
+    done = end[its[np.minimum(first, len(its) - 1)]]
+    stays = apart & (after - first == 1) & (until - done > TIME_SLICE_NS)
+    result = end.copy()
+    result[calls[stays]] = done[stays]
+    return result
+
+
+def _is_collective(name: str | None) -> bool:
+    return bool(name) and canonical_op(str(name)) not in UNDIRECTED
 
 
 # Finds when the host was free to go on in each recording window.

@@ -9,8 +9,9 @@ other ranks wait nevertheless.
 
 A host of several ranks stalls at times: where its ranks are half of all, noise hides them.
 
-A process stops within a collective that threads of hosts carry out (Gloo): it leaves long after the other members,
-although all had arrived, and the others wait for it in a later operation. A slow network to that rank looks the same.
+A process stops while a thread of its host carries a collective out (Gloo): it leaves long after the other members,
+although all had arrived, and the others wait for it in a later operation. A slow network to that rank looks the same:
+behind a link that loses packets, innocent ranks leave late most. A stop behind the thread's end is the rank's own time.
 """
 
 from collections import defaultdict

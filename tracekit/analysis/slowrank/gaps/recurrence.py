@@ -140,8 +140,9 @@ def others_prove_health(case: Case, found: OneStep) -> bool:
 
     A profiler that starts makes the first step long, but not its kernels. Many fast steps are needed where a device was
     slow throughout the step, a process paused in it, or a data loader stalled, which recurs whenever its queue is
-    empty. An excess as long as several steps, such as that of a compiler, is never called an accident. Work that the
-    program does in that step and on these ranks alone needs no other proof.
+    empty. A process that paused may have paused in a transfer of another step. An excess as long as several steps, such
+    as that of a compiler, is never called an accident. Work that the program does in that step and on these ranks alone
+    needs no other proof.
     """
     if all(lone_work(case, row, found.column, found.rows) for row in found.rows):
         return True
@@ -156,11 +157,30 @@ def _was_an_accident(case: Case, found: OneStep) -> bool:
         return False
     started = found.column == known[0] and not _computes_longer(case, found)
     longer = float(case.found.value[found.row, found.column])
+    if _held_up_elsewhere(case, found, longer):
+        return False
     if few and not started and _no_accident_in_one(case, found, longer):
         return False
     if not started and longer > CLEARLY_MORE * np.nanmedian(case.steps.wall):
         return False
     return len(known) - 1 >= NO_ACCIDENT - int(started)
+
+
+def _held_up_elsewhere(case: Case, found: OneStep, longer: float) -> bool:
+    """Whether a transfer by threads of the rank's host lasted longer than usual in another step, by most of `longer`.
+
+    ns; the process may have stopped there as well. Its peers could not leave before it sent its part, so that the stop
+    is part of no own time.
+    """
+    ops, rank = case.ops, case.steps.ranks[found.row]
+    mine = np.arange(len(ops.start))[ops.of(rank)]
+    mine = mine[case.analysed[mine] & (ops.instance[mine] >= 0)]
+    spent, message = case.waits.transfer[ops.instance[mine]], ops.messages[1][mine]
+    away = ops.step[mine] != case.steps.numbers[found.column]
+    long = np.flatnonzero(away & (spent >= MAJORITY * longer))
+    return not ops.per_rank[rank].on_gpu and any(
+        spent[i] - np.median(spent[message == message[i]]) >= MAJORITY * longer for i in long.tolist()
+    )
 
 
 def _no_accident_in_one(case: Case, found: OneStep, longer: float) -> bool:
