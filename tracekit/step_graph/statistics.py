@@ -1,7 +1,8 @@
 """Robust statistics: the median of the others, the spread of noise, and how significant an excess is."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import erfc, inf, lgamma, log, log1p, sqrt
 from statistics import NormalDist
 from typing import Final
@@ -13,8 +14,8 @@ from tracekit.units import F64, I64
 
 MAD_TO_SIGMA: Final = 1.4826
 """Standard deviation of a normal distribution over its median absolute deviation: 1 / Φ⁻¹(3/4)."""
-QUARTER_OF_SIGMA: Final = 0.3186
-"""The absolute value that a quarter of normal values stay below, over their standard deviation: Φ⁻¹(5/8)."""
+MEDIAN_OF_SPACINGS: Final = log(2)
+"""The median of exponential values over their mean: spacings of values in order are exponential."""
 NORMAL_95: Final = 1.96
 """Standard deviations to each side of the mean that hold 95 of 100 normal values: Φ⁻¹(0.975)."""
 
@@ -88,14 +89,112 @@ def spread(values: F64) -> float:
     return float(MAD_TO_SIGMA * np.median(np.abs(flat - np.median(flat)))) if len(flat) else 0.0
 
 
-def quiet_spread(values: F64) -> float:
-    """Return the standard deviation of the finite entries about 0, from the quietest quarter of them; 0 if none.
+def spacing_noise(values: F64, groups: list[I64]) -> float:
+    """Return the standard deviation within columns of a group, or within rows, whichever is less; 0 without any.
 
-    Unlike `spread`, it holds where half of the entries or more are outliers: one of two hosts that stalls in every
-    second step, and its peers, which are then early by as much.
+    `values` are rows × columns in ns. Normal values in order are apart by known means, and the median of these
+    spacings shows the noise, however many entries are delayed: a jump between two levels is one spacing, and is left
+    out, whichever part of the rows lies above it.
     """
-    flat = np.abs(values[np.isfinite(values)])
-    return float(np.quantile(flat, 0.25) / QUARTER_OF_SIGMA) if len(flat) else 0.0
+    peers = [column for rows in groups if len(rows) > 1 for column in values[rows].T]
+    known = [noise for lines in (peers, values) if (noise := _noise_of(lines)) is not None]
+    return min(known, default=0.0)
+
+
+def _noise_of(lines: Iterable[F64]) -> float | None:
+    """The noise within lines, ns, each of one level, or of two that are apart by more; None where no line shows it."""
+    known = [np.sort(line[np.isfinite(line)]) for line in lines]
+    known = [line for line in known if len(line) > 1]
+    at = [_split(line) for line in known]
+    apart = np.array([_apart(line, place) for line, place in zip(known, at, strict=True)])
+    whole = [_spacings(line) for line in known]
+    parts = [
+        np.append(_spacings(line[:place]), _spacings(line[place:]))
+        for line, place in zip(known, at, strict=True)
+    ]
+    two = np.array([len(part) > 0 for part in parts], bool)
+    while known:
+        found = [part if both else one for part, one, both in zip(parts, whole, two, strict=True)]
+        noise = float(np.median(np.concatenate(found)) / MEDIAN_OF_SPACINGS)
+        kept = two & (apart > Z_LIMIT * noise)
+        if (kept == two).all():
+            return noise
+        two = kept
+    return None
+
+
+def _split(ascending: F64) -> int:
+    """Where two means split two values or more, in ascending order: the length of the lower part."""
+    below = np.arange(1, len(ascending))
+    above, sums = len(ascending) - below, np.cumsum(ascending)
+    apart = (sums[-1] - sums[:-1]) / above - sums[:-1] / below
+    return 1 + int(np.argmax(below * above * np.square(apart)))
+
+
+def _apart(ascending: F64, at: int) -> float:
+    """The difference between the medians of both parts of values in order."""
+    return float(np.median(ascending[at:]) - np.median(ascending[:at]))
+
+
+def _spacings(ascending: F64) -> F64:
+    """The spacings of values in order, over those of as many normal values, ns."""
+    return np.diff(ascending) / _usual_spacings(len(ascending))
+
+
+@cache
+def _usual_spacings(count: int) -> F64:
+    """The spacings of `count` normal values in order, in standard deviations (Blom's means of order statistics)."""
+    return np.diff([NormalDist().inv_cdf((n + 0.625) / (count + 0.25)) for n in range(count)])
+
+
+@dataclass(frozen=True)
+class Levels:
+    """What rows need without delays, in ns: of its own (rows × 1), and with its peers in each column (rows × columns).
+
+    least: what exceeds both by more is a delay, and not noise.
+    """
+
+    row: F64
+    column: F64
+    least: float
+
+
+def levels(values: F64, groups: list[I64], floor: float, *, past: bool = True) -> Levels:
+    """Return the levels of `values` (rows × columns, ns): delays only add, so that the lower of two is the usual one.
+
+    A row is compared with its peers in the same column and, with `past`, with itself in the others, so that it does not
+    matter how many of either are delayed. `floor` (ns) is the least delay.
+    """
+    least = max(Z_LIMIT * spacing_noise(values, groups), floor)
+    column = _low_of_groups(values, groups, least)
+    if not past:
+        return Levels(np.zeros((len(values), 1)), column, least)
+    row = low((values - column).T, least)[:, None]
+    return Levels(row, _low_of_groups(values - row, groups, least), least)
+
+
+def _low_of_groups(values: F64, groups: list[I64], least: float) -> F64:
+    """The lower level of each column of each group, of the shape of `values`; NaN for rows without a peer."""
+    found = np.full(values.shape, np.nan)
+    for rows in groups:
+        if len(rows) > 1:
+            found[rows] = low(values[rows], least)
+    return found
+
+
+def low(values: F64, least: float) -> F64:
+    """Return the lower level of each column of `values`, its median where it has one level; NaN without any entry.
+
+    Two means split a column where their levels are `least` apart (ns).
+    """
+    return np.array([_lower(np.sort(column[np.isfinite(column)]), least) for column in values.T])
+
+
+def _lower(ascending: F64, least: float) -> float:
+    """The median of the lowest level of `ascending`; NaN of nothing."""
+    while len(ascending) > 1 and _apart(ascending, at := _split(ascending)) > least:
+        ascending = ascending[:at]
+    return float(np.median(ascending)) if len(ascending) else np.nan
 
 
 def excess(values: F64, groups: list[I64], floor: float, named: F64 | float = 0.0) -> Excess:

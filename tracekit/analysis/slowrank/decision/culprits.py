@@ -212,6 +212,8 @@ def _slow_ranks(e: Evidence, found: Hypothesis) -> Answer:
         return blame_data(case, e.data)
     if e.stalls is not None and e.stalls.explains(case, found.rows):
         return blame_in_turn(case, e.stalls)
+    if e.moving is not None and e.moving.explains(case, found.rows):
+        return blame_in_turn(case, e.moving, hosts=False)
     return launched_late(case, blame_ranks(case, found))
 
 

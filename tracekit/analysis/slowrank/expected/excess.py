@@ -12,7 +12,7 @@ import numpy as np
 
 from tracekit.causes import BY_SPANS
 from tracekit.findings import Cause
-from tracekit.step_graph.statistics import Excess, errors_of_chance, excess, median_of_others, quiet_spread
+from tracekit.step_graph.statistics import Excess, errors_of_chance, excess, levels, median_of_others
 from tracekit.steps.features import Features, read_features
 from tracekit.steps.medians import sampled
 from tracekit.steps.step_kernels import LongerKernels, kernels_in_steps, longer_kernels
@@ -29,7 +29,6 @@ from tracekit.thresholds.slowrank import (
     ONE_STEP_P,
     RANKS_SAMPLED,
     STEP_PARTS,
-    Z_LIMIT,
 )
 from tracekit.timing.measured import Measured, Rows
 from tracekit.units import F64, I64, Mask
@@ -55,7 +54,7 @@ def rank_excess(run: Measured, own: F64) -> Excess:
     floor = NOISE_FLOOR * float(np.nanmedian(steps.wall))
     found = excess(own, run.stages, floor)
     if len(steps.numbers) > 1:
-        if (named := named_stalls(run, found.value)) is not None:
+        if (named := named_stalls(run, own, found.value)) is not None:
             found = excess(own, run.stages, floor, named)
         lasting = recurs(found.value, run.step_ns)
         once = throttled(run, found, lasting)
@@ -219,17 +218,16 @@ def _shared(run: Measured, row: int, suspects: set[int]) -> bool:
     return len(same) > 1 and same <= suspects
 
 
-# Stalls that spans of the host name: they are neither noise nor uneven data, and ranks without them are the usual ones,
-# however many ranks have them.
+# Stalls that spans name are neither noise nor uneven data. Ranks without them are the usual ones, however few they are.
 
 
-def named_stalls(run: Measured, value: F64) -> F64 | None:
+def named_stalls(run: Measured, own: F64, value: F64) -> F64 | None:
     """Return the stalls of the same ranks in several steps that spans of the host fill (ranks × steps, ns); else None.
 
-    `value` is the excess over peers. Peers that have such spans as well name nothing. None for ranks on CPUs, and where
-    stalls hit every step, because what lasts is tested against what varies.
+    `value` is the excess of `own` times over peers. Peers that have such spans as well name nothing. None for ranks on
+    CPUs, and where stalls hit every step, because what lasts is tested against what varies.
     """
-    over = outliers(value, run.step_ns)
+    over = outliers(own, run.stages, run.step_ns)
     often = (over > 0).sum(axis=1) >= NO_ACCIDENT
     if not (run.on_gpus and often.any()) or (over > 0).any(axis=0).all() or scattered(over):
         return None
@@ -259,13 +257,19 @@ def _features(run: Measured, row: int) -> Features | None:
     return read_features(run.run, run.ops, run.steps, run.steps.ranks[row])
 
 
-def outliers(over: F64, step_ns: float) -> F64:
-    """The entries of `over` (ranks × steps, ns) that are stalls, 0 elsewhere.
+def outliers(own: F64, groups: Rows, step_ns: float) -> F64:
+    """The delays in `own` times (ranks × steps, ns), 0 elsewhere: beyond the quick peers of a rank in that step.
 
-    A stall exceeds Z_LIMIT times the noise of quiet ranks and steps, and LITTLE_SHARE of the step.
+    Where these are not distributed as if by chance, only what the rank does not need in its other steps either. A delay
+    exceeds Z_LIMIT times the noise, and LITTLE_SHARE of the step. `groups` are rows of ranks with the same work.
     """
-    least = max(Z_LIMIT * quiet_spread(over), LITTLE_SHARE * step_ns)
-    return np.asarray(np.where(np.nan_to_num(over) > least, over, 0.0), np.float64)
+    for past in (False, True):
+        usual = levels(own, groups, LITTLE_SHARE * step_ns, past=past)
+        over = np.nan_to_num(own - usual.row - usual.column)
+        over[over <= usual.least] = 0.0
+        if scattered(over):
+            break
+    return np.asarray(over, np.float64)
 
 
 def scattered(over: F64) -> bool:
@@ -279,7 +283,7 @@ def scattered(over: F64) -> bool:
     peers in none. The same ranks in each step that has stalls are no turn either, however few steps these are.
     """
     hit = over[:, (over > 0).any(axis=0)] > 0
-    if (hit == hit[:, :1]).all():
+    if not hit.size or (hit == hit[:, :1]).all():
         return False
     from scipy.special import bdtrc, chdtrc  # only jobs with stalls pay a third of a second for the import
 
