@@ -106,7 +106,7 @@ def _noise_of(lines: Iterable[F64]) -> float | None:
     known = [np.sort(line[np.isfinite(line)]) for line in lines]
     known = [line for line in known if len(line) > 1]
     at = [_split(line) for line in known]
-    apart = np.array([_apart(line, place) for line, place in zip(known, at, strict=True)])
+    apart = np.array([line[place] - line[place - 1] for line, place in zip(known, at, strict=True)])
     whole = [_spacings(line) for line in known]
     parts = [
         np.append(_spacings(line[:place]), _spacings(line[place:]))
