@@ -164,7 +164,7 @@ def without_accident(case: Case, answer: Answer) -> tuple[Case, Answer]:
 
 
 def is_one_of_several(case: Case, once: OneStep) -> bool:
-    """Return whether the delay of `once` is one of those that hit ranks in turn, or all of them together."""
+    """Return whether the delay of `once` is one of several, of ranks in turn or of all ranks together."""
     found = [several for several in (moving_stalls(case), moving_work(case)) if several is not None]
     return any((several.over[list(once.rows), once.column] > 0).all() for several in found)
 

@@ -47,8 +47,7 @@ def rank_excess(run: Measured, own: F64) -> Excess:
     """The own-time excess of every rank over its peers; its significance over steps, or over collectives of one step.
 
     `own` are own times (ranks × steps, ns), less known confounders. An excess that one step alone explains is an
-    accident, and gets a z of 0 unless the device was slow throughout that step. `named_stalls` count as excess, and not
-    as noise.
+    accident, with a z of 0 unless the device was slow throughout that step. `named_stalls` are excess, and not noise.
     """
     steps = run.steps
     floor = NOISE_FLOOR * float(np.nanmedian(steps.wall))
