@@ -5,6 +5,7 @@ import pytest
 
 from tests.slowrank.turns import by_halves, delayed, in_turn
 from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.report.slowrank_text import next_step
 from tracekit.step_graph.statistics import levels, low, spacing_noise
 
 KINDS = ["pause", "loader", "collector", "kernel", "device"]
@@ -64,6 +65,7 @@ def test_all_ranks_are_late_at_once(tmp_path, late, kind, verdict):
     assert f"in step {', '.join(map(str, late))}" in found.reason
     if kind == "loader":
         assert found.cause == "dataloader"
+        assert "persistent_workers" in next_step(found)
         assert saved(found) == pytest.approx(lost, abs=0.01)
 
 
