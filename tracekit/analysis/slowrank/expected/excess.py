@@ -226,9 +226,9 @@ def named_stalls(run: Measured, own: F64, value: F64) -> F64 | None:
     `value` is the excess of `own` times over peers. Peers that have such spans as well name nothing. None for ranks on
     CPUs, and where stalls hit every step, because what lasts is tested against what varies.
     """
-    over = outliers(own, run.stages, run.step_ns)
+    over = outliers(own, run.stages, run.step_ns) if run.on_gpus else np.zeros(own.shape)
     often = (over > 0).sum(axis=1) >= NO_ACCIDENT
-    if not (run.on_gpus and often.any()) or (over > 0).any(axis=0).all() or scattered(over):
+    if not often.any() or (over > 0).any(axis=0).all() or scattered(over):
         return None
     for row in np.flatnonzero(often).tolist():
         calm = [r for r in run.stage_of(row).tolist() if not over[r].any() and np.isfinite(value[r]).any()]
