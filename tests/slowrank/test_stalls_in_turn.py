@@ -97,7 +97,7 @@ def test_noise_does_not_grow_by_delays(share):
     values = 100.0 + random.normal(size=(8, 10))
     for column in range(10):
         values[[(column * share + n) % 8 for n in range(share)], column] += 30.0
-    assert spacing_noise(values, [np.arange(8)]) == pytest.approx(1.0, abs=0.35)
+    assert spacing_noise(values, [np.arange(8)]) == pytest.approx(1.2, abs=0.35)
 
 
 def test_levels_are_those_without_delays():
@@ -105,4 +105,4 @@ def test_levels_are_those_without_delays():
     late = np.array([[0, 90, 90, 0], [90, 90, 0, 0], [90, 0, 90, 0], [0, 0, 0, 90]])
     found = levels(own + steps + late, [np.arange(4)], 1.0)
     assert found.row + found.column == pytest.approx(own + steps, abs=found.least)
-    assert low(np.array([[1.0, 2.0], [np.nan, 2.2], [9.0, 2.4]]), 4.0).tolist() == [1.0, 2.2]
+    assert low(np.array([[1.0, 2.0], [np.nan, 2.2], [9.0, 2.4]]), 4.0)[0].tolist() == [1.0, 2.2]

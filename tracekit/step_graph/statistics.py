@@ -94,7 +94,7 @@ def spacing_noise(values: F64, groups: list[I64]) -> float:
 
     `values` are rows × columns in ns. Normal values in order are apart by known means, and the median of these
     spacings shows the noise, however many entries are delayed: a jump between two levels is one spacing, and is left
-    out, whichever part of the rows lies above it.
+    out, whichever part of the rows lies above it. The error of few spacings is added.
     """
     peers = [column for rows in groups if len(rows) > 1 for column in values[rows].T]
     known = [noise for lines in (peers, values) if (noise := _noise_of(lines)) is not None]
@@ -115,7 +115,9 @@ def _noise_of(lines: Iterable[F64]) -> float | None:
     two = np.array([len(part) > 0 for part in parts], bool)
     while known:
         found = [part if both else one for part, one, both in zip(parts, whole, two, strict=True)]
-        noise = float(np.median(np.concatenate(found)) / MEDIAN_OF_SPACINGS)
+        every = np.concatenate(found)
+        doubt = 1.0 + 1.0 / (MEDIAN_OF_SPACINGS * np.sqrt(len(every)))  # one standard error of the median
+        noise = float(np.median(every) / MEDIAN_OF_SPACINGS * doubt)
         kept = two & (apart > Z_LIMIT * noise)
         if (kept == two).all():
             return noise
@@ -129,11 +131,6 @@ def _split(ascending: F64) -> int:
     above, sums = len(ascending) - below, np.cumsum(ascending)
     apart = (sums[-1] - sums[:-1]) / above - sums[:-1] / below
     return 1 + int(np.argmax(below * above * np.square(apart)))
-
-
-def _apart(ascending: F64, at: int) -> float:
-    """The difference between the medians of both parts of values in order."""
-    return float(np.median(ascending[at:]) - np.median(ascending[:at]))
 
 
 def _spacings(ascending: F64) -> F64:
@@ -151,12 +148,13 @@ def _usual_spacings(count: int) -> F64:
 class Levels:
     """What rows need without delays, in ns: of its own (rows × 1), and with its peers in each column (rows × columns).
 
-    least: what exceeds both by more is a delay, and not noise.
+    least: the least delay. edge: the largest entry of the column's usual level, without what its row needs.
     """
 
     row: F64
     column: F64
     least: float
+    edge: F64
 
 
 def levels(values: F64, groups: list[I64], floor: float, *, past: bool = True) -> Levels:
@@ -166,35 +164,34 @@ def levels(values: F64, groups: list[I64], floor: float, *, past: bool = True) -
     matter how many of either are delayed. `floor` (ns) is the least delay.
     """
     least = max(Z_LIMIT * spacing_noise(values, groups), floor)
-    column = _low_of_groups(values, groups, least)
-    if not past:
-        return Levels(np.zeros((len(values), 1)), column, least)
-    row = low((values - column).T, least)[:, None]
-    return Levels(row, _low_of_groups(values - row, groups, least), least)
+    row = np.zeros((len(values), 1))
+    if past:
+        row = low((values - _low_of_groups(values, groups, least)[0]).T, least)[0][:, None]
+    return Levels(row, *_low_of_groups(values - row, groups, least))
 
 
-def _low_of_groups(values: F64, groups: list[I64], least: float) -> F64:
-    """The lower level of each column of each group, of the shape of `values`; NaN for rows without a peer."""
-    found = np.full(values.shape, np.nan)
+def _low_of_groups(values: F64, groups: list[I64], least: float) -> tuple[F64, float, F64]:
+    """(the lower level of each column of each group, `least`, its largest entry); NaN for rows without a peer."""
+    found, edge = np.full(values.shape, np.nan), np.full(values.shape, np.nan)
     for rows in groups:
         if len(rows) > 1:
-            found[rows] = low(values[rows], least)
-    return found
+            found[rows], edge[rows] = low(values[rows], least)
+    return found, least, edge
 
 
-def low(values: F64, least: float) -> F64:
-    """Return the lower level of each column of `values`, its median where it has one level; NaN without any entry.
+def low(values: F64, least: float) -> tuple[F64, F64]:
+    """Return (the median of each column's entries below its first jump of `least` ns, the largest of them).
 
-    Two means split a column where their levels are `least` apart (ns).
+    A column without such a jump has one level. NaN without any entry.
     """
-    return np.array([_lower(np.sort(column[np.isfinite(column)]), least) for column in values.T])
-
-
-def _lower(ascending: F64, least: float) -> float:
-    """The median of the lowest level of `ascending`; NaN of nothing."""
-    while len(ascending) > 1 and _apart(ascending, at := _split(ascending)) > least:
-        ascending = ascending[:at]
-    return float(np.median(ascending)) if len(ascending) else np.nan
+    ascending = np.sort(values, axis=0)  # NaN comes last
+    jump = np.diff(ascending, axis=0) > least
+    known = np.isfinite(values).sum(axis=0)
+    count = np.where(jump.any(axis=0), jump.argmax(axis=0) + 1, known) if len(jump) else known
+    below = np.where(np.arange(len(values))[:, None] < count, ascending, np.nan)
+    middle = [np.nanmedian(column) if np.isfinite(column).any() else np.nan for column in below.T]
+    largest = [np.nanmax(column) if np.isfinite(column).any() else np.nan for column in below.T]
+    return np.array(middle), np.array(largest)
 
 
 def excess(values: F64, groups: list[I64], floor: float, named: F64 | float = 0.0) -> Excess:

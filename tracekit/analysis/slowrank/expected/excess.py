@@ -264,8 +264,7 @@ def outliers(own: F64, groups: Rows, step_ns: float) -> F64:
     """
     for past in (False, True):
         usual = levels(own, groups, LITTLE_SHARE * step_ns, past=past)
-        over = np.nan_to_num(own - usual.row - usual.column)
-        over[over <= usual.least] = 0.0
+        over = np.where(own - usual.row > usual.edge, own - usual.row - usual.column, 0.0)
         if scattered(over):
             break
     return np.asarray(over, np.float64)

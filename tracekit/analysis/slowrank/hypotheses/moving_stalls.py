@@ -101,7 +101,7 @@ def common_stalls(case: Case) -> MovingStalls | None:
         return None
     gaps = _gaps(case)
     usual = levels(gaps, case.stages, LITTLE_SHARE * case.step_ns)
-    over = np.nan_to_num(gaps - usual.row - low(usual.column.T, usual.least)[:, None])
+    over = np.nan_to_num(gaps - usual.row - low(usual.column.T, usual.least)[0][:, None])
     late = over > usual.least
     over = np.where(late & (late.mean(axis=0) >= NEARLY_ALL), over, 0.0)
     return _priced(case, MovingStalls(over, 0.0, together=True))
