@@ -14,10 +14,10 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.step_graph.rank_timeline import Cuts
 from tracekit.step_graph.replay import StepModel
-from tracekit.step_graph.statistics import excess, spread
+from tracekit.step_graph.statistics import excess, levels, low, spread
 from tracekit.steps.medians import median_by_column, of_rows
 from tracekit.steps.steps import idle_within, tails_of
-from tracekit.thresholds.slowrank import CANDIDATE_SHARE, KIND_RATIO, Z_LIMIT
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, KIND_RATIO, LITTLE_SHARE, Z_LIMIT
 from tracekit.timing.device_gaps import gaps_of
 from tracekit.units import F64, I64
 
@@ -68,12 +68,16 @@ def alike(case: Case, row: int, rows: I64) -> bool:
 def typical_host_saves_ns(case: Case, stalled: F64 | float = 0.0) -> float:
     """The most that a step can save if all ranks work alike, ns: a typical host in a typical step needs the rest.
 
-    What hosts `stalled` (ranks × steps, ns) is not needed. Infinite where no host was recorded.
+    What hosts `stalled` (ranks × steps, ns) is not needed, as far as they need longer than in their other steps.
+    Infinite where no host was recorded.
     """
-    if not np.isfinite(case.host_needs).any():
+    needs = case.host_needs
+    if not np.isfinite(needs).any():
         return np.inf
+    least = levels(needs, case.stages, LITTLE_SHARE * case.step_ns, past=False).least
+    usual = needs - np.clip(needs - low(needs.T, least)[0][:, None], 0.0, stalled)
     wall = float(np.nanmean(np.nanmean(case.steps.wall, axis=0)))
-    return max(wall - float(np.nanmedian(case.host_needs - stalled)), 0.0)
+    return max(wall - float(np.nanmedian(usual)), 0.0)
 
 
 def hosts_known(case: Case, rows: I64) -> bool:

@@ -104,6 +104,8 @@ def common_stalls(case: Case) -> MovingStalls | None:
     over = np.nan_to_num(gaps - usual.row - low(usual.column.T, usual.least)[0][:, None])
     late = over > usual.least
     over = np.where(late & (late.mean(axis=0) >= NEARLY_ALL), over, 0.0)
+    if (over > 0).any(axis=0).sum() < 2 and np.median(over.max(axis=1)) < MAJORITY * over.max(initial=0.0):
+        return None  # one of them is late beside that, in the one step
     return _priced(case, MovingStalls(over, 0.0, together=True))
 
 
@@ -136,7 +138,7 @@ def moving_work(case: Case) -> MovingStalls | None:
         return None
     peers = {row: case.stage_of(row) for row in np.flatnonzero(over.any(axis=1)).tolist()}
     without = model.step_ns(case.steps.own - over, usual=model.usual(peers, share=0.0))
-    return _costly(case, MovingStalls(over, model.recorded_ns - without))
+    return _costly(case, MovingStalls(over, min(model.recorded_ns - without, typical_host_saves_ns(case))))
 
 
 def stalls_of_the_same(case: Case) -> MovingStalls | None:
