@@ -12,7 +12,14 @@ import numpy as np
 
 from tracekit.causes import BY_SPANS
 from tracekit.findings import Cause
-from tracekit.step_graph.statistics import Excess, errors_of_chance, excess, levels, median_of_others
+from tracekit.step_graph.statistics import (
+    Excess,
+    errors_of_chance,
+    excess,
+    levels,
+    median_of_others,
+    quiet_spread,
+)
 from tracekit.steps.features import Features, read_features
 from tracekit.steps.medians import sampled
 from tracekit.steps.step_kernels import LongerKernels, kernels_in_steps, longer_kernels
@@ -29,6 +36,7 @@ from tracekit.thresholds.slowrank import (
     ONE_STEP_P,
     RANKS_SAMPLED,
     STEP_PARTS,
+    Z_LIMIT,
 )
 from tracekit.timing.measured import Measured, Rows
 from tracekit.units import F64, I64, Mask
@@ -119,36 +127,6 @@ def _z_of_coming_last(run: Measured, rank: int, longest: I64) -> float:
 
     odds = float(binom.sf(last - 1, len(trials), chance))
     return max(errors_of_chance(max(odds, sys.float_info.min)), 0.0)
-
-
-def segments(run: Measured) -> F64:
-    """The own time before each operation of the analysed steps, ns; rows as in `run.steps`, one column an operation.
-
-    Column k is the work between the posts of the rank's operations k−1 and k, or since the begin of its step where the
-    previous step was not analysed. Rows of stages with fewer operations end in NaN; a rank with a different number of
-    operations than its peers is NaN throughout.
-    """
-    ops, steps = run.ops, run.steps
-    parts = []
-    after_a_gap = np.flatnonzero(np.diff(steps.numbers) > 1) + 1
-    for i, rank in enumerate(steps.ranks):
-        where = ops.of(rank)
-        posts = ops.at_start[where][run.analysed[where]].astype(np.float64)
-        late = len(steps.numbers) == 1 and np.isfinite(steps.begin[i, 0])
-        part = np.diff(posts, prepend=steps.begin[i, 0] if late else posts[:1])
-        labels = ops.step[where][run.analysed[where]]
-        for column in after_a_gap.tolist():
-            if np.isfinite(steps.begin[i, column]):
-                first = int(np.argmax(labels == steps.numbers[column]))
-                part[first] = max(posts[first] - steps.begin[i, column], 0.0)
-        parts.append(part)
-    result = np.full((len(parts), max((len(p) for p in parts), default=0)), np.nan)
-    for rows in run.stages:
-        usual = int(np.median([len(parts[r]) for r in rows])) if len(rows) else 0
-        for row in rows:
-            if len(parts[row]) == usual:
-                result[row, :usual] = parts[row]
-    return result
 
 
 # Devices that were slow throughout one step: not an accident of one operation, although it did not recur.
@@ -259,15 +237,21 @@ def _features(run: Measured, row: int) -> Features | None:
 def outliers(own: F64, groups: Rows, step_ns: float) -> F64:
     """The delays in `own` times (ranks × steps, ns), 0 elsewhere: beyond the quick peers of a rank in that step.
 
-    Where these are not distributed as if by chance, only what the rank does not need in its other steps either. A delay
-    exceeds Z_LIMIT times the noise, and LITTLE_SHARE of the step. `groups` are rows of ranks with the same work.
+    Where these are not distributed as if by chance, beyond the median of its peers, or what it needs in its other
+    steps. A delay exceeds Z_LIMIT times the noise, and LITTLE_SHARE of the step. `groups` hold ranks of the same work.
     """
-    for past in (False, True):
-        usual = levels(own, groups, LITTLE_SHARE * step_ns, past=past)
-        over = np.where(own - usual.row > usual.edge, own - usual.row - usual.column, 0.0)
-        if scattered(over):
+    floor = LITTLE_SHARE * step_ns
+    quick, past = (levels(own, groups, floor, past=both) for both in (False, True))
+    beyond = own - median_of_others(own, groups)
+    for over, late in (
+        (own - quick.column, own > quick.edge),
+        (beyond, beyond > max(Z_LIMIT * quiet_spread(beyond), floor)),
+        (own - past.row - past.column, own - past.row > past.edge),
+    ):
+        found = np.asarray(np.where(late, over, 0.0), np.float64)
+        if scattered(found):
             break
-    return np.asarray(over, np.float64)
+    return found
 
 
 def scattered(over: F64) -> bool:
