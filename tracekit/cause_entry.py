@@ -212,6 +212,7 @@ class CauseEntry:
     holds_threads: bool = False  # threads that carry out transfers are held up as well
     needs_slow_host: bool = False  # a host that launches as fast as its peers' hosts excludes it
     next_on_cpu: str | None = None  # where the devices are CPUs; None: the same
+    next_for_all: str | None = None  # where it strikes all ranks, in turn or together; None: the same
     quantity: Quantity = "gap"  # the time of a rank that it lengthens
     mechanisms: tuple[MechanismEntry, ...] = ()  # what may take the time within it
 
@@ -238,8 +239,10 @@ class CauseEntry:
         """Return whether a row of its evidence is `quantity`."""
         return any(row.quantity == quantity for sign in self.signs for row in sign.rows)
 
-    def step_on(self, *, gpu: bool) -> str:
-        """Return what to do next, by the kind of device."""
+    def step_on(self, *, gpu: bool, one: bool = True) -> str:
+        """Return what to do next, by the kind of device, and by whether `one` rank or several have this cause."""
+        if not one and self.next_for_all is not None:
+            return self.next_for_all
         return self.next_step if gpu or self.next_on_cpu is None else self.next_on_cpu
 
 

@@ -52,6 +52,8 @@ _ENTRIES = (
             ),
         ),
         on_host=True,
+        next_for_all="give every rank more loader workers and batches ahead, keep the workers over epochs "
+        "(persistent_workers=True), and look at the storage that all ranks read",
     ),
     CauseEntry(
         CPU_CONTENTION,
@@ -123,6 +125,8 @@ _ENTRIES = (
         ),
         on_host=True,
         holds_threads=True,
+        next_for_all="collect garbage on all ranks in the same steps (gc.disable(), and gc.collect() every few hundred "
+        "steps), and look for checkpointing, logging or swapping on their hosts",
         mechanisms=OF_HOST,
     ),
     CauseEntry(
@@ -139,6 +143,8 @@ _ENTRIES = (
                 "allocator",
             ),
         ),
+        next_for_all="leave all ranks more free memory (fewer tokens a step, or expandable_segments:True in "
+        "PYTORCH_CUDA_ALLOC_CONF), and look at allocator retries",
     ),
     CauseEntry(
         "host_copies",

@@ -105,8 +105,9 @@ def test_slow_devices_of_a_replica_follow_no_data(tmp_path):
     [(documents(), 0.02, "inconclusive"), (lambda *_: 1.0, 0.0, "healthy"), (lambda *_: 1.0, 0.1, "healthy")],
 )
 def test_work_that_varies_unexplained_is_no_health(tmp_path, monkeypatch, factor, noise, verdict):
-    """What kernels tell of the data is not asked."""
+    """What kernels tell of the data is not asked, nor whether ranks are slow in turn."""
     monkeypatch.setattr("tracekit.analysis.slowrank.evidence.uneven_data", lambda _case: 0.0)
+    monkeypatch.setattr("tracekit.analysis.slowrank.evidence.moving_work", lambda _case: None)
     finding = analyse(trained(tmp_path, factor, noise, layers=6))
     assert (finding.verdict, finding.suspects) == (verdict, ())
     assert ("whole parts of steps are longer, on a different rank each time" in finding.reason) == (

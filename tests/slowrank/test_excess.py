@@ -7,8 +7,8 @@ from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.case import build
-from tracekit.analysis.slowrank.expected.excess import rank_excess, segments, typical
-from tracekit.analysis.slowrank.hypotheses.data_imbalance import dispersion
+from tracekit.analysis.slowrank.expected.excess import rank_excess, typical
+from tracekit.analysis.slowrank.hypotheses.data_imbalance import dispersion, segments
 from tracekit.thresholds.slowrank import Z_LIMIT
 
 MESH = grid(tp=2, dp=4)

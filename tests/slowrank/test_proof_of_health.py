@@ -13,8 +13,8 @@ from tests.tables.rows import events, row
 from tests.what_if.tables import unnamed
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.decision.no_culprit import stage_stands_still
-from tracekit.analysis.slowrank.expected.excess import segments
 from tracekit.analysis.slowrank.hypotheses import long_stage as long_stages
+from tracekit.analysis.slowrank.hypotheses.data_imbalance import segments
 from tracekit.analysis.slowrank.hypotheses.long_stage import long_stage
 from tracekit.analysis.slowrank.price import Price
 

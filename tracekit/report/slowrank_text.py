@@ -91,7 +91,8 @@ def next_step(finding: SlowRankFinding) -> str:
         return MECHANISMS[mechanism.name].next_step
     rivals = _rivals(finding)
     if len(rivals) < 2:
-        return CAUSES[finding.cause or "unknown"].step_on(gpu=finding.on_gpu) + _to_decide(finding)
+        one = finding.verdict != "imbalance" or bool(finding.suspects)
+        return CAUSES[finding.cause or "unknown"].step_on(gpu=finding.on_gpu, one=one) + _to_decide(finding)
     steps = "; ".join(f"for {c.name}, {CAUSES[c.name].step_on(gpu=finding.on_gpu)}" for c in rivals)
     return f"{steps}; tracekit next TRACES prints tests that separate device, host and link"
 

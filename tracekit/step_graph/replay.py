@@ -158,10 +158,11 @@ class StepModel:
             self.__dict__["levels"] = other.levels
         return self
 
-    def usual(self, peers: Mapping[int, I64]) -> PeersWork:
+    def usual(self, peers: Mapping[int, I64], share: float = 0.5) -> PeersWork:
         """Return the median work before each operation over the `peers` of each row with the same operations.
 
-        The finest parts that most peers share are compared, else the coarsest. A row without such a peer is left out.
+        Of a `share` of these peers instead, where given. The finest parts that most peers share are compared, else the
+        coarsest. A row without such a peer is left out.
         """
         found: PeersWork = {}
         for n, (_, timelines) in enumerate(self.runs):
@@ -174,7 +175,7 @@ class StepModel:
                     same = [p for m in mates if (p := m.alike(mine)) is not None]
                     last = mine is by_row[row].parts[-1]
                     if len(same) > (0 if last else MAJORITY * len(mates)):
-                        found[n, row] = which, np.median([np.diff(p.cuts) for p in same], axis=0)
+                        found[n, row] = which, np.quantile([np.diff(p.cuts) for p in same], share, axis=0)
                         break
         return found
 

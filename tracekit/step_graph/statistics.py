@@ -1,7 +1,8 @@
 """Robust statistics: the median of the others, the spread of noise, and how significant an excess is."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import erfc, inf, lgamma, log, log1p, sqrt
 from statistics import NormalDist
 from typing import Final
@@ -15,6 +16,8 @@ MAD_TO_SIGMA: Final = 1.4826
 """Standard deviation of a normal distribution over its median absolute deviation: 1 / Φ⁻¹(3/4)."""
 QUARTER_OF_SIGMA: Final = 0.3186
 """The absolute value that a quarter of normal values stay below, over their standard deviation: Φ⁻¹(5/8)."""
+MEDIAN_OF_SPACINGS: Final = log(2)
+"""The median of exponential values over their mean: spacings of values in order are exponential."""
 NORMAL_95: Final = 1.96
 """Standard deviations to each side of the mean that hold 95 of 100 normal values: Φ⁻¹(0.975)."""
 
@@ -96,6 +99,111 @@ def quiet_spread(values: F64) -> float:
     """
     flat = np.abs(values[np.isfinite(values)])
     return float(np.quantile(flat, 0.25) / QUARTER_OF_SIGMA) if len(flat) else 0.0
+
+
+def spacing_noise(values: F64, groups: list[I64]) -> float:
+    """Return the standard deviation within columns of a group, or within rows, whichever is less; 0 without any.
+
+    `values` are rows × columns in ns. Normal values in order are apart by known means, and the median of these
+    spacings shows the noise, however many entries are delayed: a jump between two levels is one spacing, and is left
+    out, whichever part of the rows lies above it. The error of few spacings is added.
+    """
+    peers = [column for rows in groups if len(rows) > 1 for column in values[rows].T]
+    known = [noise for lines in (peers, values) if (noise := _noise_of(lines)) is not None]
+    return min(known, default=0.0)
+
+
+def _noise_of(lines: Iterable[F64]) -> float | None:
+    """The noise within lines, ns, each of one level, or of two that are apart by more; None where no line shows it."""
+    known = [np.sort(line[np.isfinite(line)]) for line in lines]
+    known = [line for line in known if len(line) > 1]
+    at = [_split(line) for line in known]
+    apart = np.array([line[place] - line[place - 1] for line, place in zip(known, at, strict=True)])
+    whole = [_spacings(line) for line in known]
+    parts = [
+        np.append(_spacings(line[:place]), _spacings(line[place:]))
+        for line, place in zip(known, at, strict=True)
+    ]
+    two = np.array([len(part) > 0 for part in parts], bool)
+    while known:
+        found = [part if both else one for part, one, both in zip(parts, whole, two, strict=True)]
+        every = np.concatenate(found)
+        doubt = 1.0 + 1.0 / (MEDIAN_OF_SPACINGS * np.sqrt(len(every)))  # one standard error of the median
+        noise = float(np.median(every) / MEDIAN_OF_SPACINGS * doubt)
+        kept = two & (apart > Z_LIMIT * noise)
+        if (kept == two).all():
+            return noise
+        two = kept
+    return None
+
+
+def _split(ascending: F64) -> int:
+    """Where two means split two values or more, in ascending order: the length of the lower part."""
+    below = np.arange(1, len(ascending))
+    above, sums = len(ascending) - below, np.cumsum(ascending)
+    apart = (sums[-1] - sums[:-1]) / above - sums[:-1] / below
+    return 1 + int(np.argmax(below * above * np.square(apart)))
+
+
+def _spacings(ascending: F64) -> F64:
+    """The spacings of values in order, over those of as many normal values, ns."""
+    return np.diff(ascending) / _usual_spacings(len(ascending))
+
+
+@cache
+def _usual_spacings(count: int) -> F64:
+    """The spacings of `count` normal values in order, in standard deviations (Blom's means of order statistics)."""
+    return np.diff([NormalDist().inv_cdf((n + 0.625) / (count + 0.25)) for n in range(count)])
+
+
+@dataclass(frozen=True)
+class Levels:
+    """What rows need without delays, in ns: of its own (rows × 1), and with its peers in each column (rows × columns).
+
+    least: the least delay. edge: the largest entry of the column's usual level, without what its row needs.
+    """
+
+    row: F64
+    column: F64
+    least: float
+    edge: F64
+
+
+def levels(values: F64, groups: list[I64], floor: float, *, past: bool = True) -> Levels:
+    """Return the levels of `values` (rows × columns, ns): delays only add, so that the lower of two is the usual one.
+
+    A row is compared with its peers in the same column and, with `past`, with itself in the others, so that it does not
+    matter how many of either are delayed. `floor` (ns) is the least delay.
+    """
+    least = max(Z_LIMIT * spacing_noise(values, groups), floor)
+    row = np.zeros((len(values), 1))
+    if past:
+        row = low((values - _low_of_groups(values, groups, least)[0]).T, least)[0][:, None]
+    return Levels(row, *_low_of_groups(values - row, groups, least))
+
+
+def _low_of_groups(values: F64, groups: list[I64], least: float) -> tuple[F64, float, F64]:
+    """(the lower level of each column of each group, `least`, its largest entry); NaN for rows without a peer."""
+    found, edge = np.full(values.shape, np.nan), np.full(values.shape, np.nan)
+    for rows in groups:
+        if len(rows) > 1:
+            found[rows], edge[rows] = low(values[rows], least)
+    return found, least, edge
+
+
+def low(values: F64, least: float) -> tuple[F64, F64]:
+    """Return (the median of each column's entries below its first jump of `least` ns, the largest of them).
+
+    A column without such a jump has one level. NaN without any entry.
+    """
+    ascending = np.sort(values, axis=0)  # NaN comes last
+    jump = np.diff(ascending, axis=0) > least
+    known = np.isfinite(values).sum(axis=0)
+    count = np.where(jump.any(axis=0), jump.argmax(axis=0) + 1, known) if len(jump) else known
+    below = np.where(np.arange(len(values))[:, None] < count, ascending, np.nan)
+    middle = [np.nanmedian(column) if np.isfinite(column).any() else np.nan for column in below.T]
+    largest = [np.nanmax(column) if np.isfinite(column).any() else np.nan for column in below.T]
+    return np.array(middle), np.array(largest)
 
 
 def excess(values: F64, groups: list[I64], floor: float, named: F64 | float = 0.0) -> Excess:

@@ -8,6 +8,7 @@ from tracekit.analysis.slowrank.gaps.lone_transfers import in_words, remedy
 from tracekit.analysis.slowrank.gaps.recurrence import OneStep, told
 from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
 from tracekit.analysis.slowrank.hypotheses.loading_role import Role
+from tracekit.analysis.slowrank.hypotheses.moving_stalls import common_stalls
 from tracekit.analysis.slowrank.price import rank_doubt_ns
 from tracekit.analysis.slowrank.suspects import (
     Answer,
@@ -17,7 +18,7 @@ from tracekit.analysis.slowrank.suspects import (
     imbalance,
     suspect_of,
 )
-from tracekit.analysis.slowrank.wording import ranks_in_words
+from tracekit.analysis.slowrank.wording import listed, ranks_in_words
 from tracekit.causes import DATALOADER
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 from tracekit.units import ms
@@ -26,7 +27,7 @@ from tracekit.units import ms
 def healthy(e: Evidence) -> Answer:
     """No rank costs the threshold beyond an accident, chance, or communication beside it."""
     case = e.case
-    explained = _by_accident(e) or _by_slack(case) or _beside_communication(case)
+    explained = _by_accident(e) or _by_common_steps(case) or _by_slack(case) or _beside_communication(case)
     if explained:
         return harmless(explained, _unproven(e))
     worst = int(np.nanargmax(np.nan_to_num(case.found.mean, nan=-np.inf)))
@@ -57,6 +58,21 @@ def accident(case: Case, once: OneStep) -> str:
     return (
         f"{told(case, once)}: one long step, as a checkpoint or a pause makes, but no slow rank, because nothing costs "
         f"{MIN_LOST_SHARE:.0%} in the other steps"
+    )
+
+
+def _by_common_steps(case: Case) -> str | None:
+    """The reason if all ranks pause in the same steps, at its price; None where that costs little."""
+    found = common_stalls(case)
+    if found is None:
+        return None
+    struck = found.over > 0
+    steps = [case.steps.numbers[c] for c in np.flatnonzero(struck.any(axis=0)).tolist()]
+    return (
+        f"the devices of all ranks are idle {ms(float(np.median(found.over[struck]))):.1f} ms longer in step "
+        f"{listed(steps)}, together, as a checkpoint, an evaluation or a collection of garbage makes them: "
+        f"{ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step; no rank, stage or link costs "
+        f"{MIN_LOST_SHARE:.0%} beside that"
     )
 
 

@@ -275,8 +275,9 @@ def blame_in_turn(case: Case, found: MovingStalls, *, hosts: bool = True) -> Ans
         f"{moves} from rank to rank, so no single rank is slow"
     )
     if found.together:
+        ranks = "all ranks" if len(found.rows) == len(case.steps.ranks) else longest
         reason = (
-            f"the data loaders of all ranks are late in step {listed(struck)}: {cost}; every rank waits for its own "
+            f"the data loaders of {ranks} are late in step {listed(struck)}: {cost}; every rank waits for its own "
             "batch, so no single rank is slow"
         )
     return imbalance(reason, found.gain, cause_of(case, found))

@@ -210,11 +210,11 @@ def _slow_ranks(e: Evidence, found: Hypothesis) -> Answer:
         return leave_rank_open(case, bounds_of(case, np.array(found.rows), why))
     if data_explains(case, e.data, found.rows, found.gain) and not in_gaps(case, found.rows):
         return blame_data(case, e.data)
-    if e.stalls is not None:
-        rest = beside_stalls(case, e.stalls, found)
-        if rest is None or price(case, rest) < e.least:
-            return blame_in_turn(case, e.stalls)
-        found = rest
+    for stalls, hosts in ((e.stalls, True), (e.moving, False)):
+        rest = found if stalls is None else beside_stalls(case, stalls, found)
+        if stalls is not None and (rest is None or price(case, rest) < e.least):
+            return blame_in_turn(case, stalls, hosts=hosts)
+        found = rest or found
     return launched_late(case, blame_ranks(case, found))
 
 

@@ -18,7 +18,8 @@ from tracekit.analysis.slowrank.answers.unsteady_links import with_unsteady_link
 from tracekit.analysis.slowrank.case import Case, without_steps
 from tracekit.analysis.slowrank.decision import culprits, gaps, limits, no_culprit
 from tracekit.analysis.slowrank.evidence import Evidence
-from tracekit.analysis.slowrank.gaps.recurrence import in_one_step, others_prove_health, told
+from tracekit.analysis.slowrank.gaps.recurrence import OneStep, in_one_step, others_prove_health, told
+from tracekit.analysis.slowrank.hypotheses.moving_stalls import moving_stalls, moving_work
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import with_typical_unseen
 from tracekit.analysis.slowrank.wording import listed
@@ -144,12 +145,14 @@ def without_lag_before(
 def without_accident(case: Case, answer: Answer) -> tuple[Case, Answer]:
     """Return the case and answer without the one step in which a rank had an accident; unchanged where that stays open.
 
+    Unchanged as well where ranks are late in turn, or together, in that step and in others.
+
     Each rule sees the accident by its own measure, as uneven work, a late launch, or a slow link. The other steps show
     whether anything else is wrong.
     """
     decided = answer.verdict == "healthy" or answer.suspects
     once = in_one_step(case) if not decided and case.cut is None and case.steps.labelled else None
-    if once is None or not others_prove_health(case, once):
+    if once is None or not others_prove_health(case, once) or is_one_of_several(case, once):
         return case, answer
     step = case.steps.numbers[once.column]
     detail = f"step {step} is left out: {told(case, once)}"
@@ -158,6 +161,12 @@ def without_accident(case: Case, answer: Answer) -> tuple[Case, Answer]:
     if again.verdict == "healthy":
         return case, replace(again, reason=harmless.accident(case, once), rules=rules)
     return (case, answer) if again.verdict == "inconclusive" else (rest, replace(again, rules=rules))
+
+
+def is_one_of_several(case: Case, once: OneStep) -> bool:
+    """Return whether the delay of `once` is one of several, of ranks in turn or of all ranks together."""
+    found = [several for several in (moving_stalls(case), moving_work(case)) if several is not None]
+    return any((several.over[list(once.rows), once.column] > 0).all() for several in found)
 
 
 def _late(case: Case) -> dict[int, set[int]]:

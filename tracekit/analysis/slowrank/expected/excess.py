@@ -12,7 +12,14 @@ import numpy as np
 
 from tracekit.causes import BY_SPANS
 from tracekit.findings import Cause
-from tracekit.step_graph.statistics import Excess, errors_of_chance, excess, median_of_others, quiet_spread
+from tracekit.step_graph.statistics import (
+    Excess,
+    errors_of_chance,
+    excess,
+    levels,
+    median_of_others,
+    quiet_spread,
+)
 from tracekit.steps.features import Features, read_features
 from tracekit.steps.medians import sampled
 from tracekit.steps.step_kernels import LongerKernels, kernels_in_steps, longer_kernels
@@ -48,14 +55,13 @@ def rank_excess(run: Measured, own: F64) -> Excess:
     """The own-time excess of every rank over its peers; its significance over steps, or over collectives of one step.
 
     `own` are own times (ranks × steps, ns), less known confounders. An excess that one step alone explains is an
-    accident, and gets a z of 0 unless the device was slow throughout that step. `named_stalls` count as excess, and not
-    as noise.
+    accident, with a z of 0 unless the device was slow throughout that step. `named_stalls` are excess, and not noise.
     """
     steps = run.steps
     floor = NOISE_FLOOR * float(np.nanmedian(steps.wall))
     found = excess(own, run.stages, floor)
     if len(steps.numbers) > 1:
-        if (named := named_stalls(run, found.value)) is not None:
+        if (named := named_stalls(run, own, found.value)) is not None:
             found = excess(own, run.stages, floor, named)
         lasting = recurs(found.value, run.step_ns)
         once = throttled(run, found, lasting)
@@ -121,36 +127,6 @@ def _z_of_coming_last(run: Measured, rank: int, longest: I64) -> float:
 
     odds = float(binom.sf(last - 1, len(trials), chance))
     return max(errors_of_chance(max(odds, sys.float_info.min)), 0.0)
-
-
-def segments(run: Measured) -> F64:
-    """The own time before each operation of the analysed steps, ns; rows as in `run.steps`, one column an operation.
-
-    Column k is the work between the posts of the rank's operations k−1 and k, or since the begin of its step where the
-    previous step was not analysed. Rows of stages with fewer operations end in NaN; a rank with a different number of
-    operations than its peers is NaN throughout.
-    """
-    ops, steps = run.ops, run.steps
-    parts = []
-    after_a_gap = np.flatnonzero(np.diff(steps.numbers) > 1) + 1
-    for i, rank in enumerate(steps.ranks):
-        where = ops.of(rank)
-        posts = ops.at_start[where][run.analysed[where]].astype(np.float64)
-        late = len(steps.numbers) == 1 and np.isfinite(steps.begin[i, 0])
-        part = np.diff(posts, prepend=steps.begin[i, 0] if late else posts[:1])
-        labels = ops.step[where][run.analysed[where]]
-        for column in after_a_gap.tolist():
-            if np.isfinite(steps.begin[i, column]):
-                first = int(np.argmax(labels == steps.numbers[column]))
-                part[first] = max(posts[first] - steps.begin[i, column], 0.0)
-        parts.append(part)
-    result = np.full((len(parts), max((len(p) for p in parts), default=0)), np.nan)
-    for rows in run.stages:
-        usual = int(np.median([len(parts[r]) for r in rows])) if len(rows) else 0
-        for row in rows:
-            if len(parts[row]) == usual:
-                result[row, :usual] = parts[row]
-    return result
 
 
 # Devices that were slow throughout one step: not an accident of one operation, although it did not recur.
@@ -219,19 +195,18 @@ def _shared(run: Measured, row: int, suspects: set[int]) -> bool:
     return len(same) > 1 and same <= suspects
 
 
-# Stalls that spans of the host name: they are neither noise nor uneven data, and ranks without them are the usual ones,
-# however many ranks have them.
+# Stalls that spans name are neither noise nor uneven data. Ranks without them are the usual ones, however few they are.
 
 
-def named_stalls(run: Measured, value: F64) -> F64 | None:
+def named_stalls(run: Measured, own: F64, value: F64) -> F64 | None:
     """Return the stalls of the same ranks in several steps that spans of the host fill (ranks × steps, ns); else None.
 
-    `value` is the excess over peers. Peers that have such spans as well name nothing. None for ranks on CPUs, and where
-    stalls hit every step, because what lasts is tested against what varies.
+    `value` is the excess of `own` times over peers. Peers that have such spans as well name nothing. None for ranks on
+    CPUs, and where stalls hit every step, because what lasts is tested against what varies.
     """
-    over = outliers(value, run.step_ns)
+    over = outliers(own, run.stages, run.step_ns) if run.on_gpus else np.zeros(own.shape)
     often = (over > 0).sum(axis=1) >= NO_ACCIDENT
-    if not (run.on_gpus and often.any()) or (over > 0).any(axis=0).all() or scattered(over):
+    if not often.any() or (over > 0).any(axis=0).all() or scattered(over):
         return None
     for row in np.flatnonzero(often).tolist():
         calm = [r for r in run.stage_of(row).tolist() if not over[r].any() and np.isfinite(value[r]).any()]
@@ -259,13 +234,24 @@ def _features(run: Measured, row: int) -> Features | None:
     return read_features(run.run, run.ops, run.steps, run.steps.ranks[row])
 
 
-def outliers(over: F64, step_ns: float) -> F64:
-    """The entries of `over` (ranks × steps, ns) that are stalls, 0 elsewhere.
+def outliers(own: F64, groups: Rows, step_ns: float) -> F64:
+    """The delays in `own` times (ranks × steps, ns), 0 elsewhere: beyond the quick peers of a rank in that step.
 
-    A stall exceeds Z_LIMIT times the noise of quiet ranks and steps, and LITTLE_SHARE of the step.
+    Where these are not distributed as if by chance, beyond the median of its peers, or what it needs in its other
+    steps. A delay exceeds Z_LIMIT times the noise, and LITTLE_SHARE of the step. `groups` hold ranks of the same work.
     """
-    least = max(Z_LIMIT * quiet_spread(over), LITTLE_SHARE * step_ns)
-    return np.asarray(np.where(np.nan_to_num(over) > least, over, 0.0), np.float64)
+    floor = LITTLE_SHARE * step_ns
+    quick, past = (levels(own, groups, floor, past=both) for both in (False, True))
+    beyond = own - median_of_others(own, groups)
+    for over, late in (
+        (own - quick.column, own > quick.edge),
+        (beyond, beyond > max(Z_LIMIT * quiet_spread(beyond), floor)),
+        (own - past.row - past.column, own - past.row > past.edge),
+    ):
+        found = np.asarray(np.where(late, over, 0.0), np.float64)
+        if scattered(found):
+            break
+    return found
 
 
 def scattered(over: F64) -> bool:
@@ -279,7 +265,7 @@ def scattered(over: F64) -> bool:
     peers in none. The same ranks in each step that has stalls are no turn either, however few steps these are.
     """
     hit = over[:, (over > 0).any(axis=0)] > 0
-    if (hit == hit[:, :1]).all():
+    if not hit.size or (hit == hit[:, :1]).all():
         return False
     from scipy.special import bdtrc, chdtrc  # only jobs with stalls pay a third of a second for the import
 

@@ -12,7 +12,6 @@ from functools import cached_property
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.excess import segments
 from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_ns
 from tracekit.analysis.slowrank.hypotheses.host_bound import typical_host_saves_ns
 from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
@@ -263,3 +262,33 @@ class _Dealt:
     def _replica(self, row: int) -> int:
         """The lowest rank of the pipeline that the rank in `row` belongs to."""
         return min(self.run.mesh.pipeline(self.run.steps.ranks[row]))
+
+
+def segments(run: Measured) -> F64:
+    """The own time before each operation of the analysed steps, ns; rows as in `run.steps`, one column an operation.
+
+    Column k is the work between the posts of the rank's operations k−1 and k, or since the begin of its step where the
+    previous step was not analysed. Rows of stages with fewer operations end in NaN; a rank with a different number of
+    operations than its peers is NaN throughout.
+    """
+    ops, steps = run.ops, run.steps
+    parts = []
+    after_a_gap = np.flatnonzero(np.diff(steps.numbers) > 1) + 1
+    for i, rank in enumerate(steps.ranks):
+        where = ops.of(rank)
+        posts = ops.at_start[where][run.analysed[where]].astype(np.float64)
+        late = len(steps.numbers) == 1 and np.isfinite(steps.begin[i, 0])
+        part = np.diff(posts, prepend=steps.begin[i, 0] if late else posts[:1])
+        labels = ops.step[where][run.analysed[where]]
+        for column in after_a_gap.tolist():
+            if np.isfinite(steps.begin[i, column]):
+                first = int(np.argmax(labels == steps.numbers[column]))
+                part[first] = max(posts[first] - steps.begin[i, column], 0.0)
+        parts.append(part)
+    result = np.full((len(parts), max((len(p) for p in parts), default=0)), np.nan)
+    for rows in run.stages:
+        usual = int(np.median([len(parts[r]) for r in rows])) if len(rows) else 0
+        for row in rows:
+            if len(parts[row]) == usual:
+                result[row, :usual] = parts[row]
+    return result

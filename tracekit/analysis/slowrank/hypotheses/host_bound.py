@@ -14,9 +14,10 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.step_graph.rank_timeline import Cuts
 from tracekit.step_graph.replay import StepModel
-from tracekit.step_graph.statistics import excess, spread
+from tracekit.step_graph.statistics import excess, levels, low, spread
 from tracekit.steps.medians import median_by_column, of_rows
-from tracekit.thresholds.slowrank import CANDIDATE_SHARE, KIND_RATIO, Z_LIMIT
+from tracekit.steps.steps import idle_within, tails_of
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, KIND_RATIO, LITTLE_SHARE, Z_LIMIT
 from tracekit.timing.device_gaps import gaps_of
 from tracekit.units import F64, I64
 
@@ -63,15 +64,19 @@ def alike(case: Case, row: int, rows: I64) -> bool:
     return row in _usual(case, rows)
 
 
-def typical_host_saves_ns(case: Case) -> float:
+def typical_host_saves_ns(case: Case, stalled: F64 | float = 0.0) -> float:
     """The most that a step can save if all ranks work alike, ns: a typical host in a typical step needs the rest.
 
+    What hosts `stalled` (ranks × steps, ns) is not needed, as far as they need longer than in their other steps.
     Infinite where no host was recorded.
     """
-    if not np.isfinite(case.host_needs).any():
+    needs = case.host_needs
+    if not np.isfinite(needs).any():
         return np.inf
+    least = levels(needs, case.stages, LITTLE_SHARE * case.step_ns, past=False).least
+    usual = needs - np.clip(needs - low(needs.T, least)[0][:, None], 0.0, stalled)
     wall = float(np.nanmean(np.nanmean(case.steps.wall, axis=0)))
-    return max(wall - float(np.nanmedian(case.host_needs)), 0.0)
+    return max(wall - float(np.nanmedian(usual)), 0.0)
 
 
 def hosts_known(case: Case, rows: I64) -> bool:
@@ -98,8 +103,10 @@ def without_gaps(case: Case, model: StepModel, over: Mapping[int, F64]) -> dict[
                 continue
             chosen, factors = [np.zeros((0, 2))], [np.zeros(0)]
             for place, column in enumerate(columns):
+                low, high = line.knots[place], line.knots[place + 1]
+                tail = low + _idle_in_tail(case, row, column)
                 mine, left = _longest(
-                    begin, end, line.knots[place], line.knots[place + 1], float(less[column])
+                    np.append(begin, low), np.append(end, tail), low, high, float(less[column])
                 )
                 chosen, factors = [*chosen, mine], [*factors, left]
             spans, left = np.concatenate(chosen), np.concatenate(factors)
@@ -108,7 +115,17 @@ def without_gaps(case: Case, model: StepModel, over: Mapping[int, F64]) -> dict[
     return cuts
 
 
-def _longest(begin: I64, end: I64, low: float, high: float, over: float) -> tuple[F64, F64]:
+def _idle_in_tail(case: Case, row: int, column: int) -> float:
+    """The idle time behind the last communication of a recording, which counts at the begin of its first step, ns."""
+    if case.steps.tail[row, column] <= 0:
+        return 0.0
+    begin, end = idle_within(
+        case.ops, case.steps.ranks[row], tails_of(case.steps, case.steps.ranks[row], [column])
+    )
+    return float(np.minimum((end - begin).sum(), case.steps.tail[row, column]))
+
+
+def _longest(begin: F64, end: F64, low: float, high: float, over: float) -> tuple[F64, F64]:
     """(begin and end of the longest gaps between `low` and `high` that add up to `over`, the share left of each)."""
     first, last = np.clip(begin, low, high).astype(np.float64), np.clip(end, low, high).astype(np.float64)
     width = last - first

@@ -25,9 +25,10 @@ from tracekit.analysis.slowrank.hypotheses.host_bound import typical_host_saves_
 from tracekit.causes import DATALOADER, GPU_COMPUTE, HOST_STALL
 from tracekit.findings import Cause
 from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
-from tracekit.step_graph.statistics import median_of_others, spread
+from tracekit.step_graph.statistics import levels, low, median_of_others, spread
 from tracekit.steps.steps import inside_each, windows_of
 from tracekit.thresholds.slowrank import (
+    LITTLE_SHARE,
     MAJORITY,
     MIN_LOST_SHARE,
     MINOR,
@@ -77,19 +78,40 @@ class MovingStalls:
 def moving_stalls(case: Case) -> MovingStalls | None:
     """Return stalls that hit most steps, on ranks drawn as if by chance, and cost 2 % of the step; else None.
 
-    Without such stalls, returns those of late data loaders that hit most ranks in the same steps.
+    Or those of late data loaders that hit nearly all ranks in the same steps, where these cost far more. One step is
+    enough, since no chance delays all, but for the first one recorded, in which loaders and profilers start.
     """
     if case.timeline is None or len(case.steps.numbers) < 2:
         return None
-    gaps = case.steps.own - case.computed - case.met.role
-    over = outliers(gaps - median_of_others(gaps, case.stages), case.step_ns)
-    if _in_turn(over):
-        return _priced(case, MovingStalls(over, 0.0))
-    usual = np.full(gaps.shape, np.nan)
-    for rows in case.stages:
-        usual[rows] = np.nanmedian(gaps[rows]) if np.isfinite(gaps[rows]).any() else np.nan
-    found = MovingStalls(outliers(gaps - usual, case.step_ns), 0.0, together=True)
-    return _priced(case, found) if _at_once(found.over) and cause_of(case, found) == DATALOADER else None
+    over = outliers(_gaps(case), case.stages, case.step_ns)
+    turns = _priced(case, MovingStalls(over, 0.0)) if _in_turn(over) else None
+    late = common_stalls(case)
+    if (
+        late is None
+        or not late.over[:, 1:].any()
+        or (turns is not None and turns.gain >= MAJORITY * late.gain)
+    ):
+        return turns
+    return late if filled_by_spans(case, *_longest_of(late), MAJORITY) == DATALOADER else turns
+
+
+def common_stalls(case: Case) -> MovingStalls | None:
+    """Return the stalls of nearly all ranks in the same steps, whatever their cause; None where they cost below 2 %."""
+    if case.timeline is None or len(case.steps.numbers) < 2:
+        return None
+    gaps = _gaps(case)
+    usual = levels(gaps, case.stages, LITTLE_SHARE * case.step_ns)
+    over = np.nan_to_num(gaps - usual.row - low(usual.column.T, usual.least)[0][:, None])
+    late = over > usual.least
+    over = np.where(late & (late.mean(axis=0) >= NEARLY_ALL), over, 0.0)
+    if (over > 0).any(axis=0).sum() < 2 and np.median(over.max(axis=1)) < MAJORITY * over.max(initial=0.0):
+        return None  # one of them is late beside that, in the one step
+    return _priced(case, MovingStalls(over, 0.0, together=True))
+
+
+def _gaps(case: Case) -> F64:
+    """The own time without compute and without what a role explains, ranks × steps, ns."""
+    return np.asarray(case.steps.own - case.computed - case.met.role, np.float64)
 
 
 def beside_stalls(case: Case, stalls: MovingStalls, found: Hypothesis) -> Hypothesis | None:
@@ -109,10 +131,8 @@ def _priced(case: Case, found: MovingStalls) -> MovingStalls | None:
     if most < MIN_LOST_SHARE * case.step_ns or model is None:
         return None
     cuts = without_gaps(case, model, {row: over[row] for row in np.flatnonzero(over.any(axis=1)).tolist()})
-    return _costly(
-        case,
-        replace(found, gain=min(model.recorded_ns - model.rescaled_ns(cuts), typical_host_saves_ns(case))),
-    )
+    gain = min(model.recorded_ns - model.rescaled_ns(cuts), typical_host_saves_ns(case, over))
+    return _costly(case, replace(found, gain=gain))
 
 
 def moving_work(case: Case) -> MovingStalls | None:
@@ -124,7 +144,9 @@ def moving_work(case: Case) -> MovingStalls | None:
     over, model = _accidents(case), case.timeline
     if over is None or model is None or not scattered(over):
         return None
-    return _costly(case, MovingStalls(over, model.recorded_ns - model.step_ns(case.steps.own - over)))
+    peers = {row: case.stage_of(row) for row in np.flatnonzero(over.any(axis=1)).tolist()}
+    without = model.step_ns(case.steps.own - over, usual=model.usual(peers, share=0.0))
+    return _costly(case, MovingStalls(over, min(model.recorded_ns - without, typical_host_saves_ns(case))))
 
 
 def stalls_of_the_same(case: Case) -> MovingStalls | None:
@@ -148,15 +170,10 @@ def _accidents(case: Case) -> F64 | None:
     """The own times beyond chance (ranks × steps, ns), 0 elsewhere; None if on one rank, in one step, or on CPUs."""
     if case.timeline is None or not case.on_gpus:
         return None
-    over = outliers(case.found.value, case.step_ns)
+    over = outliers(case.steps.own - case.met.told, case.stages, case.step_ns)
     struck = over > 0
     few = int(struck.sum()) < NO_ACCIDENT or min(int(struck.any(axis=axis).sum()) for axis in (0, 1)) < 2
     return None if few else over
-
-
-def _at_once(over: F64) -> bool:
-    """Whether at least NEARLY_ALL of the ranks stall together in NO_ACCIDENT steps or more."""
-    return int(((over > 0).mean(axis=0) >= NEARLY_ALL).sum()) >= NO_ACCIDENT
 
 
 def _in_turn(over: F64) -> bool:
@@ -170,8 +187,7 @@ def _in_turn(over: F64) -> bool:
 
 def cause_of(case: Case, found: MovingStalls) -> Cause:
     """The cause of the longest stalls: what spans name, device, or host if devices wait for launches; or `unknown`."""
-    rows = found.rows[:PEERS_SAMPLED]
-    stalled = found.over[rows]
+    rows, stalled = _longest_of(found)
     if (named := filled_by_spans(case, rows, stalled, MAJORITY)) is not None:
         return named
     computed = case.computed
@@ -180,6 +196,12 @@ def cause_of(case: Case, found: MovingStalls) -> Cause:
         return GPU_COMPUTE if _stays_on_its_stage(case, found) else "unknown"
     host = np.array([_host_gaps(case, row) for row in rows])
     return HOST_STALL if np.minimum(host, stalled).sum() >= NEARLY_ALL * stalled.sum() else "unknown"
+
+
+def _longest_of(found: MovingStalls) -> tuple[list[int], F64]:
+    """A few rows with the longest stalls, and these stalls."""
+    rows = found.rows[:PEERS_SAMPLED]
+    return rows, found.over[rows]
 
 
 def _stays_on_its_stage(case: Case, found: MovingStalls) -> bool:

@@ -1,0 +1,108 @@
+"""However many ranks are late in a step, they are no usual ones: the job is not healthy, and no rank is named."""
+
+import numpy as np
+import pytest
+
+from tests.slowrank.turns import by_halves, delayed, in_turn
+from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.report.slowrank_text import next_step
+from tracekit.step_graph.statistics import levels, low, spacing_noise
+
+KINDS = ["pause", "loader", "collector", "kernel", "device"]
+CAUSES = {"loader": "dataloader", "collector": "host_stall"}
+
+
+def answer(folder, world, struck, kind, **more):
+    """The finding, and the share of the step that the delays take."""
+    (folder / "calm").mkdir()
+    _, calm = delayed(folder / "calm", world, {}, kind, **more)
+    run, step = delayed(folder, world, struck, kind, **more)
+    return analyse(run), 1.0 - calm / step
+
+
+def saved(found):
+    return 1.0 - 1.0 / found.what_if.slowdown
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("us", [700.0, 2000.0])
+@pytest.mark.parametrize("world", [3, 4, 8])
+def test_halves_of_the_ranks_are_late_in_turn(tmp_path, world, us, kind):
+    found, lost = answer(tmp_path, world, by_halves(world), kind, us=us)
+    assert (found.verdict, found.cause, found.suspects) == ("imbalance", CAUSES.get(kind, "unknown"), ())
+    assert saved(found) == pytest.approx(lost, abs=0.02)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("world", "share"), [(3, 2), (4, 1), (4, 3), (6, 4), (8, 2), (8, 6), (16, 8)])
+def test_some_ranks_are_late_in_turn(tmp_path, world, share, kind):
+    found, lost = answer(tmp_path, world, in_turn(world, share), kind)
+    assert (found.verdict, found.suspects) == ("imbalance", ()), found.reason
+    assert saved(found) == pytest.approx(lost, abs=0.03)
+
+
+@pytest.mark.parametrize("world", [2, 3, 4, 8, 16])
+@pytest.mark.parametrize(
+    "twin",
+    [
+        {"jitter": 0.05},
+        {"pause_us": 40.0},
+        {"length": lambda step: 1.6 if step % 2 else 1.0},
+        {"length": lambda step: 1.5 if step % 4 == 3 else 1.0},
+        {"length": lambda step: (1.1, 0.7, 1.7, 0.9, 1.4, 0.6, 1.2, 1.0)[step]},
+    ],
+    ids=["jitter", "pauses", "alternate", "fourth", "lengths"],
+)
+def test_what_all_ranks_do_together_is_healthy(tmp_path, twin, world):
+    assert analyse(delayed(tmp_path, world, {}, steps=8, **twin)[0]).verdict == "healthy"
+
+
+@pytest.mark.parametrize(("kind", "verdict"), [("loader", "imbalance"), ("pause", "healthy")])
+@pytest.mark.parametrize("late", [(4,), (2, 5), (1, 4, 6)])
+def test_all_ranks_are_late_at_once(tmp_path, late, kind, verdict):
+    found, lost = answer(tmp_path, 4, dict.fromkeys(late, range(4)), kind, steps=8)
+    assert (found.verdict, found.suspects, found.candidates) == (verdict, (), ())
+    assert f"in step {', '.join(map(str, late))}" in found.reason
+    if kind == "loader":
+        assert found.cause == "dataloader"
+        assert "persistent_workers" in next_step(found)
+        assert saved(found) == pytest.approx(lost, abs=0.01)
+
+
+def test_loaders_start_in_the_first_step(tmp_path):
+    found, _ = answer(tmp_path, 4, {0: range(4)}, "loader", steps=8)
+    assert found.verdict == "healthy"
+    assert "in step 0, together" in found.reason
+
+
+@pytest.mark.parametrize("share", [4, 6, 7])
+def test_most_ranks_are_late_at_times(tmp_path, share):
+    """The ranks that are late are candidates, also where they are most of all."""
+    found, _ = answer(tmp_path, 8, dict.fromkeys((1, 3, 5), range(share)), "pause")
+    assert (found.verdict, found.suspects) == ("inconclusive", ())
+    assert {c.rank for c in found.candidates} <= set(range(share))
+    assert found.candidates
+
+
+@pytest.mark.parametrize("kind", ["device", "kernel"])
+def test_ranks_that_were_slow_twice_are_not_named(tmp_path, kind):
+    """Six steps strike four ranks one after the other: two are struck twice."""
+    found, _ = answer(tmp_path, 4, in_turn(4, 1), kind)
+    assert (found.verdict, found.suspects) == ("imbalance", ())
+
+
+@pytest.mark.parametrize("share", [0, 1, 4, 7])
+def test_noise_does_not_grow_by_delays(share):
+    random = np.random.default_rng(3)
+    values = 100.0 + random.normal(size=(8, 10))
+    for column in range(10):
+        values[[(column * share + n) % 8 for n in range(share)], column] += 30.0
+    assert spacing_noise(values, [np.arange(8)]) == pytest.approx(1.2, abs=0.35)
+
+
+def test_levels_are_those_without_delays():
+    own, steps = np.array([[0.0], [0.0], [5.0], [0.0]]), np.array([10.0, 20.0, 14.0, 10.0])
+    late = np.array([[0, 90, 90, 0], [90, 90, 0, 0], [90, 0, 90, 0], [0, 0, 0, 90]])
+    found = levels(own + steps + late, [np.arange(4)], 1.0)
+    assert found.row + found.column == pytest.approx(own + steps, abs=found.least)
+    assert low(np.array([[1.0, 2.0], [np.nan, 2.2], [9.0, 2.4]]), 4.0)[0].tolist() == [1.0, 2.2]
