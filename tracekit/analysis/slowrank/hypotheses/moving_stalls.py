@@ -111,7 +111,17 @@ def common_stalls(case: Case) -> MovingStalls | None:
 
 def _gaps(case: Case) -> F64:
     """The own time without compute and without what a role explains, ranks × steps, ns."""
-    return np.asarray(case.steps.own - case.computed - case.met.role, np.float64)
+    return np.asarray(case.steps.own - case.computed - case.met.role + _not_idle(case), np.float64)
+
+
+def _not_idle(case: Case) -> F64:
+    """What a role explains beyond the idle time of its rank in a step, ranks × steps, ns: others of the role stalled.
+
+    With that, the rank would be the quickest of its peers, and all others late.
+    """
+    gaps = case.steps.own - case.computed
+    idle = np.nan_to_num(gaps - median_of_others(gaps, case.stages))
+    return np.asarray(np.maximum(case.met.role - np.maximum(idle, 0.0), 0.0), np.float64)
 
 
 def beside_stalls(case: Case, stalls: MovingStalls, found: Hypothesis) -> Hypothesis | None:
@@ -167,10 +177,14 @@ def _costly(case: Case, found: MovingStalls) -> MovingStalls | None:
 
 
 def _accidents(case: Case) -> F64 | None:
-    """The own times beyond chance (ranks × steps, ns), 0 elsewhere; None if on one rank, in one step, or on CPUs."""
+    """The own times beyond chance (ranks × steps, ns), 0 elsewhere; None if on one rank, in one step, or on CPUs.
+
+    Trifles beside the longest one do not count: with them a slow rank would be one of several.
+    """
     if case.timeline is None or not case.on_gpus:
         return None
-    over = outliers(case.steps.own - case.met.told, case.stages, case.step_ns)
+    over = outliers(case.steps.own - case.met.told + _not_idle(case), case.stages, case.step_ns)
+    over = np.where(over >= MINOR * over.max(initial=0.0), over, 0.0)
     struck = over > 0
     few = int(struck.sum()) < NO_ACCIDENT or min(int(struck.any(axis=axis).sum()) for axis in (0, 1)) < 2
     return None if few else over
