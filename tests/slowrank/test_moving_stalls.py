@@ -71,6 +71,22 @@ def test_stalls_blame_no_rank_beside_a_slow_one(tmp_path, factor, named):
     assert found.verdict == ("slow_rank" if named else "imbalance")
 
 
+def trifle(rank, step):
+    """A stall of another rank in every step, which costs less than the threshold."""
+    return 150.0 if rank == (5 * step + 1) % 8 else 0.0
+
+
+def test_one_long_stall_among_trifles_is_an_accident(tmp_path):
+    once = {(3, 0): 30_000.0}
+    found = analyse(job(tmp_path, MESH, steps=4, idle=lambda r, step: once.get((r, step), trifle(r, step))))
+    assert (found.verdict, found.suspects) == ("healthy", ())
+
+
+def test_slow_rank_among_trifles_takes_no_turns(tmp_path):
+    found = analyse(job(tmp_path, MESH, steps=3, slow={4: 1.4}, idle=trifle))
+    assert [s.rank for s in found.suspects] == [4]
+
+
 def test_a_stall_in_few_steps_is_no_imbalance(tmp_path):
     found, _ = answers(tmp_path, {2: (1,), 7: (6,)}, steps=10)
     assert found.verdict in {"healthy", "inconclusive"}

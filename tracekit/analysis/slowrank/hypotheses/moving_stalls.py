@@ -177,26 +177,28 @@ def _costly(case: Case, found: MovingStalls) -> MovingStalls | None:
 
 
 def _accidents(case: Case) -> F64 | None:
-    """The own times beyond chance (ranks × steps, ns), 0 elsewhere; None if on one rank, in one step, or on CPUs.
-
-    Trifles beside the longest one do not count: with them a slow rank would be one of several.
-    """
+    """The own times beyond chance (ranks × steps, ns), 0 elsewhere; None where they do not move, or on CPUs."""
     if case.timeline is None or not case.on_gpus:
         return None
     over = outliers(case.steps.own - case.met.told + _not_idle(case), case.stages, case.step_ns)
-    over = np.where(over >= MINOR * over.max(initial=0.0), over, 0.0)
-    struck = over > 0
-    few = int(struck.sum()) < NO_ACCIDENT or min(int(struck.any(axis=axis).sum()) for axis in (0, 1)) < 2
-    return None if few else over
+    return over if _moves(over) else None
+
+
+def _moves(over: F64) -> bool:
+    """Whether stalls are no accident, and neither one rank nor one step makes up what they cost but for trifles."""
+    if int((over > 0).sum()) < NO_ACCIDENT:
+        return False
+    longest = over.max(axis=0)
+    rank, step = int(over.sum(axis=1).argmax()), int(longest.argmax())
+    rest = np.delete(over, rank, axis=0).max(axis=0, initial=0.0).sum(), np.delete(longest, step).sum()
+    return bool(min(rest) >= MINOR * longest.sum())
 
 
 def _in_turn(over: F64) -> bool:
     """Whether stalls hit most steps and several ranks, distributed over the ranks as if by chance."""
     struck = over > 0
     often = float(struck.any(axis=0).mean()) if struck.size else 0.0
-    if int(struck.sum()) < NO_ACCIDENT or int(struck.any(axis=1).sum()) < 2 or often < MAJORITY:
-        return False
-    return scattered(over)
+    return often >= MAJORITY and _moves(over) and scattered(over)
 
 
 def cause_of(case: Case, found: MovingStalls) -> Cause:
