@@ -1,4 +1,4 @@
-"""Hooks of a proof on a module's output, before those that the module has itself, as the recorder's are."""
+"""Hooks of a proof on a module's output, before the module's own ones, as the recorder's are."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import nn
 
 @dataclass(frozen=True, eq=False)
 class _OfProof:
-    """A hook of a proof, so that others can be told from it."""
+    """A hook of a proof."""
 
     call: Callable[..., Any]
 

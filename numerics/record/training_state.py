@@ -9,7 +9,7 @@ from torch import nn
 
 from numerics.record.batch_place import Layout
 from numerics.record.masters.stepped import Masters
-from numerics.record.placement import Placed
+from numerics.record.placement import Placed, local
 from numerics.record.values_writer import stores
 from numerics.record.wrapped_models import clean_name
 from numerics.schema import AUTOCAST, BUFFER, EVALUATION, RANDOM
@@ -22,12 +22,6 @@ _NUMBERS: Final[dict[type, torch.dtype]] = {int: torch.int64, float: torch.float
 
 _WHOLE: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Whole numbers by the bytes of a format's elements."""
-
-
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return what this rank holds of a tensor."""
-    held: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
-    return held.detach()
 
 
 def parameters(model: nn.Module, layout: Layout, masters: Masters) -> Named:

@@ -5,7 +5,7 @@ from torch import nn
 
 from numerics.record.masters.flat import flat_masters
 from numerics.record.masters.stepped import NONE, Masters, Stepped, direction
-from numerics.record.training_state import local
+from numerics.record.placement import local
 
 
 def masters_of(
