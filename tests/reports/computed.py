@@ -193,7 +193,7 @@ REPORTS: list[Report] = [
     ),
     seen(
         "mosaicml/llm-foundry#1464",
-        "packed documents, each of which attends to itself alone, on 3 ranks and on one",
+        "packed documents that attend to themselves alone, on 3 ranks and on one",
         "no bug",
         Packs(),
         Packs(),
