@@ -16,8 +16,11 @@ from pathlib import Path
 from tests.reports import (
     around_updates,
     between_ranks,
+    computed,
     endings,
     experts,
+    flat,
+    lengths,
     logs,
     messages,
     moments,
@@ -58,6 +61,9 @@ REPORTS: list[Report] = [
     *vocabulary.REPORTS,
     *sharded.REPORTS,
     *experts.REPORTS,
+    *flat.REPORTS,
+    *lengths.REPORTS,
+    *computed.REPORTS,
 ]
 
 
