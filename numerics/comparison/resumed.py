@@ -62,8 +62,8 @@ def _read_in(run: Columns, baseline: Columns, first: int) -> int | None:
     """
     mine = _read(run, first)
     steps = np.unique(baseline["step"][baseline["step"] >= 0]).tolist()
-    if not mine or mine == _read(baseline, steps[0]):
-        return None
+    if not mine or not steps or mine == _read(baseline, steps[0]):
+        return None  # without a step nothing was recorded but what the baseline starts from
     return next((step for step in steps[1:] if _read(baseline, step) == mine), None)
 
 

@@ -17,6 +17,7 @@ from torch import nn
 from numerics.local.bounds import rules  # noqa: F401 - rules register themselves
 from numerics.local.bounds.bounded import known
 from numerics.local.judgement import Judged, Standing, judge
+from numerics.local.own_hooks import register_before_own
 from numerics.local.records.recorded import Reading
 from numerics.record.side_outputs import depends_on, losses_beside, recorded_name, tensors_beside
 from numerics.record.wrapped_models import clean_name, first_tensor
@@ -76,7 +77,7 @@ class ForcedPass:
     def on(self, model: nn.Module) -> Iterator[None]:
         """Judge and replace the outputs of all modules of `model` for a while."""
         handles = [
-            module.register_forward_hook(self._hook(clean_name(name)))
+            register_before_own(module, self._hook(clean_name(name)))
             for name, module in model.named_modules()
         ]
         try:

@@ -7,6 +7,7 @@ from typing import Final
 import torch
 
 from numerics.local.local_check import Doubt
+from numerics.local.records.padded_sequences import counterparts
 from numerics.local.records.recorded import RecordedRun
 from numerics.thresholds.comparison import MAX_ELEMENTS
 from numerics.thresholds.report import RANKS_IN_SENTENCE, STEPS_IN_SENTENCE
@@ -93,7 +94,7 @@ def other_sequences(mine: RecordedRun, other: RecordedRun) -> str:
             if not known:
                 continue
             read[name] = read.get(name, 0) + sum(own.values())
-            if known & set(own):
+            if max(counterparts([(one,) for one in own], [(one,) for one in known])) >= 0:
                 shared.add(name)
     if not read or shared:
         return ""

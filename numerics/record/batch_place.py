@@ -43,6 +43,10 @@ class Layout:
         partial = self._unplaced if self._cut and tensor.dim() else None
         return replace(at, replica=self.dp[0], partial=partial)
 
+    def part(self, value: torch.Tensor, parameter: torch.Tensor, boxes: tuple[Box, ...]) -> Placed:
+        """Return the place of some elements of a plain parameter, which no other data-parallel rank need hold."""
+        return replace(self.shared(parameter), local=value, boxes=boxes, replica=0)
+
     def addend(self, grad: torch.Tensor) -> Placed:
         """Return the place of what one backward of this data-parallel rank adds to a parameter's gradient."""
         at, own = self.shared(grad), f"dp={self.dp[0]}"

@@ -33,6 +33,12 @@ def as_pairs(at: Placed) -> Placed:
     return replace(at, local=torch.view_as_real(at.local.resolve_conj()), shape=(*at.shape, 2), boxes=boxes)
 
 
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what this rank holds of a tensor."""
+    held: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
+    return held.detach()
+
+
 def placed(tensor: torch.Tensor) -> Placed:
     """Return where a tensor's local part lies; a plain tensor is its own whole. CaptureError for unknown placements."""
     from torch.distributed.tensor import DTensor

@@ -2,22 +2,20 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import torch
 from torch import nn
 
 from numerics.record.batch_place import Layout
-from numerics.record.placement import Placed
+from numerics.record.masters.stepped import Masters
+from numerics.record.placement import Placed, local
 from numerics.record.values_writer import stores
 from numerics.record.wrapped_models import clean_name
 from numerics.schema import AUTOCAST, BUFFER, EVALUATION, RANDOM
 
 Named = Iterator[tuple[str, Placed]]
 """Names of tensors, and where each lies."""
-
-Masters: TypeAlias = Mapping[int, torch.Tensor]
-"""By the `id` of a model's parameter, the tensor that the optimiser steps in its place."""
 
 _NUMBERS: Final[dict[type, torch.dtype]] = {int: torch.int64, float: torch.float64}
 """Formats of an optimiser's plain numbers: its tensors of one element are of others."""
@@ -26,63 +24,12 @@ _WHOLE: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Whole numbers by the bytes of a format's elements."""
 
 
-def masters_of(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> Masters:
-    """Return the masters of a model's weights; empty unless each tensor that the optimiser steps is one.
-
-    A master is wider than its weight and rounds to it in every bit, or the shard of one does to the other's. Of several
-    with equal values each belongs to the weight at the same place among those, which holds only within a group of the
-    optimiser: across groups none is known.
-    """
-    groups = [] if optimizer is None else [list(group["params"]) for group in optimizer.param_groups]
-    own = {id(p) for p in model.parameters()}
-    stepped = [(number, tensor) for number, group in enumerate(groups) for tensor in group]
-    if any(id(tensor) in own for _, tensor in stepped):
-        return {}
-    free = [p for p in model.parameters() if p.requires_grad]
-    found: dict[int, torch.Tensor] = {}
-    groups_of: dict[bytes, set[int]] = {}
-    for number, tensor in stepped:
-        weight = next((p for p in free if _rounds_to(tensor, p)), None)
-        if weight is None:
-            return {}
-        free = [p for p in free if p is not weight]
-        found[id(weight)] = tensor
-        key = _bits(weight)
-        if len(groups_of.setdefault(key, {number}) | {number}) > 1:
-            return {}
-    return found
-
-
-def stepped(parameter: torch.Tensor, masters: Masters) -> torch.Tensor:
-    """Return what the optimiser steps for a parameter: its master, or itself."""
-    return masters.get(id(parameter), parameter)
-
-
-def _rounds_to(master: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Return whether a tensor is a weight in a wider format; shards of both are cut alike."""
-    wider = master.dtype.is_floating_point and master.element_size() > weight.element_size()
-    same = wider and master.shape == weight.shape
-    same &= getattr(master, "placements", None) == getattr(weight, "placements", None)
-    held, own = local(master), local(weight)
-    return same and torch.equal(held.to(own.device, own.dtype), own)
-
-
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return what this rank holds of a tensor."""
-    held: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
-    return held.detach()
-
-
-def _bits(weight: torch.Tensor) -> bytes:
-    """Return what weights of equal shapes and values share."""
-    summed = local(weight).double()
-    return repr((tuple(weight.shape), float(summed.sum()), float(summed.square().sum()))).encode()
-
-
 def parameters(model: nn.Module, layout: Layout, masters: Masters) -> Named:
     """Yield the parameters, masters in their place."""
     for name, parameter in model.named_parameters():
-        yield clean_name(name), layout.shared(stepped(parameter, masters))
+        own = masters.of(parameter)
+        if own is not None:
+            yield clean_name(name), own.place(own.tensor, parameter, layout)
 
 
 def bit_sums(model: nn.Module) -> dict[str, int]:
@@ -104,9 +51,9 @@ def whole(value: torch.Tensor) -> torch.Tensor:
 def gradients(model: nn.Module, layout: Layout, masters: Masters) -> Named:
     """Yield the gradients by which parameters are stepped, under the parameters' names."""
     for name, parameter in model.named_parameters():
-        grad = stepped(parameter, masters).grad
-        if grad is not None:
-            yield clean_name(name), layout.shared(grad)
+        own = masters.of(parameter)
+        if own is not None and own.tensor.grad is not None:
+            yield clean_name(name), own.place(own.tensor.grad, parameter, layout)
 
 
 def moments(
@@ -114,10 +61,13 @@ def moments(
 ) -> Iterator[tuple[str, str, Placed]]:
     """Yield the optimiser's tensors: the parameter's name, the name of the state, and its place."""
     for name, parameter in model.named_parameters():
-        for key, value in sorted(optimizer.state.get(stepped(parameter, masters), {}).items()):
+        own = masters.of(parameter)
+        if own is None:
+            continue
+        for key, value in sorted(optimizer.state.get(own.tensor, {}).items()):
             held = torch.tensor(value, dtype=_NUMBERS[type(value)]) if type(value) in _NUMBERS else value
             if isinstance(held, torch.Tensor) and (held.dim() or held.numel() == 1):
-                yield clean_name(name), key, layout.shared(held)
+                yield clean_name(name), key, own.place(held, parameter, layout)
 
 
 def settings(model: nn.Module, optimizer: torch.optim.Optimizer, masters: Masters) -> torch.Tensor:
@@ -126,12 +76,17 @@ def settings(model: nn.Module, optimizer: torch.optim.Optimizer, masters: Master
     A group holds the names of its parameters and its hyperparameters; "others" counts parameters that are not the
     model's. `scale` divides the gradients within the step, and `skipped` says that it changes nothing.
     """
-    names = {id(stepped(p, masters)): clean_name(name) for name, p in model.named_parameters()}
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters():
+        held = masters.of(parameter)
+        if held is not None:
+            names.setdefault(id(held.tensor), []).append(clean_name(name))
     groups = []
     for group in optimizer.param_groups:
-        own = [names[id(p)] for p in group["params"] if id(p) in names]
+        own = [name for p in group["params"] for name in names.get(id(p), ())]
         told = {key: _plain(value) for key, value in group.items() if key != "params"}
-        groups.append({**told, "params": own, "others": len(group["params"]) - len(own)})
+        others = sum(id(p) not in names for p in group["params"])
+        groups.append({**told, "params": own, "others": others})
     kind, scale = type(optimizer), getattr(optimizer, "grad_scale", None)
     found: dict[str, Any] = {"class": f"{kind.__module__}.{kind.__qualname__}", "groups": groups}
     if isinstance(scale, torch.Tensor):

@@ -13,6 +13,8 @@ from numerics.record.batch_place import Batch, Layout, Place
 from numerics.record.call_arguments import form_of, named_tensors
 from numerics.record.collectives import Call, Collectives
 from numerics.record.gathered_weights import GatheredWeights
+from numerics.record.masters.known import masters_of
+from numerics.record.masters.stepped import NONE
 from numerics.record.module_hooks import ModuleHooks, recorded_modules, uncompiled
 from numerics.record.placement import Placed, placed
 from numerics.record.recorder import Recorder
@@ -24,7 +26,6 @@ from numerics.record.training_state import (
     buffers,
     gradients,
     holds_gradients,
-    masters_of,
     moments,
     parameters,
     settings,
@@ -64,8 +65,8 @@ class Watcher:
         self._gathered: GatheredWeights | None = None
         self._gradients: AddedGradients | None = None
         self._shapes = ShapeInference()
-        # a trainer that steps shards or copies of its own writes parameters, and reduces gradients, where no hook is
-        self._masters = {} if recorder is None else masters_of(model, optimizer)
+        # a trainer that steps tensors of its own writes parameters, and reduces gradients, where no hook is
+        self._masters = NONE if recorder is None else masters_of(model, optimizer, dp)
         self._steps_own = optimizer is not None and (bool(self._masters) or steps_any(optimizer, model))
         if recorder is not None:
             self._parameters("init", -1)
@@ -216,18 +217,15 @@ class Watcher:
     def _parameters(self, phase: Phase, step: int) -> None:
         if self._layout is None:
             return
-        for name, at in parameters(self._model, self._layout, {} if phase == "init" else self._masters):
+        for name, at in parameters(self._model, self._layout, NONE if phase == "init" else self._masters):
             self._record(name, at, phase, "param", module_of(name), -1, step)
 
     def _moments(self, phase: Phase, step: int) -> None:
         if self._layout is None:
             return
-        found = (
-            ()
-            if self._optimizer is None
-            else moments(self._model, self._optimizer, self._layout, self._masters)
-        )
-        for name, key, at in found:
+        if self._optimizer is None:
+            return
+        for name, key, at in moments(self._model, self._optimizer, self._layout, self._masters):
             self._record(f"{name}.{key}", at, phase, "optimizer", module_of(name), -1, step)
 
     def _before_step(self, *_: object) -> None:

@@ -1,9 +1,12 @@
 """The sequences that two runs read, as a set."""
 
+from dataclasses import replace
+
 import torch
 
 from numerics.columns import Names, read_columns
 from numerics.comparison.proofs.other_inputs import other_inputs
+from numerics.comparison.resumed import resumed
 from numerics.record.recorder import Box, Recorder
 from numerics.store import open_capture
 
@@ -32,3 +35,15 @@ def test_other_sequences_are_told(tmp_path):
     run = read(tmp_path / "a", [0, 1, 2, 0, 1, 2], ranks=2)
     found = other_inputs(run, read(tmp_path / "b", list(range(6))))
     assert found.startswith("3 of 6 sequences of in.0 in step 0 are not the baseline's")
+
+
+def test_a_baseline_without_steps_is_no_earlier_start(tmp_path):
+    run = read(tmp_path / "a", list(range(6)))
+    for folder in ("b", "c"):
+        with Recorder(tmp_path / folder, 0, 1) as recorder:
+            recorder.record("w", WORDS.float(), step=-1, phase="init", kind="param")
+            if folder == "b":
+                recorder.record("in.0", WORDS, step=0, phase="forward", kind="input", micro_batch=0)
+    started, empty = (read_columns(open_capture(tmp_path / one), run.names) for one in ("b", "c"))
+    changed = replace(started, digest=started.digest + (started["step"] < 0).astype(started.digest.dtype))
+    assert resumed(changed, empty) is None

@@ -16,9 +16,12 @@ from pathlib import Path
 from tests.reports import (
     around_updates,
     between_ranks,
+    computed,
     endings,
     experts,
+    flat,
     in_turn,
+    lengths,
     logs,
     messages,
     moments,
@@ -60,6 +63,9 @@ REPORTS: list[Report] = [
     *vocabulary.REPORTS,
     *sharded.REPORTS,
     *experts.REPORTS,
+    *flat.REPORTS,
+    *lengths.REPORTS,
+    *computed.REPORTS,
 ]
 
 

@@ -165,6 +165,11 @@ class Trainer:
     def before_forward(self, wrapped: nn.Module, number: int) -> None:
         """What happens before the forward of a micro-batch."""
 
+    def forward(self, wrapped: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+        """What the model makes of a micro-batch."""
+        logits: torch.Tensor = wrapped(ids)
+        return logits
+
     def before_update(self, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, rank: int) -> None:
         """What happens between backward and update."""
 
@@ -185,7 +190,7 @@ class Trainer:
         for step in range(STEPS):
             for number, (ids, labels) in enumerate(self.batches(step, rank, world)):
                 self.before_forward(wrapped, number)
-                logits = wrapped(ids)
+                logits = self.forward(wrapped, ids)
                 watcher.targets(labels)
                 self.loss(logits, labels, step).backward()
             self.before_update(model, optimizer, step, rank)

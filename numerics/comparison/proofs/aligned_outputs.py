@@ -1,6 +1,5 @@
 """An output of two runs and its gradient, sequence beside sequence, whichever rank or micro-batch read one."""
 
-from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -8,6 +7,7 @@ from itertools import accumulate
 import torch
 
 from numerics.local.losses.loss_input import last_stage
+from numerics.local.records.padded_sequences import Key, counterparts, key_of
 from numerics.local.records.recorded import RecordedRun
 from numerics.schema import parse_boxes
 
@@ -43,7 +43,7 @@ def pair_of(tensor: str, mine: torch.Tensor, other: torch.Tensor) -> Pair | None
 
 @dataclass(frozen=True)
 class Aligned:
-    """An output and its gradient by the run's sequences, place after place.
+    """An output and its gradient by the run's sequences, place after place; a position that a run lacks counts 0 in it.
 
     `rows` are the sequences of each place of the run, `others` those of each place of the baseline. `columns` are the
     classes (the last dimension) that ranks of the run hold, first and behind the last, where they hold parts of them.
@@ -62,9 +62,16 @@ class _Batch:
 
     value: torch.Tensor
     grad: torch.Tensor
-    keys: list[bytes]
+    lengths: torch.Tensor
+    keys: list[Key]
     places: Mapping[tuple[int, int], range]
     columns: Mapping[int, tuple[int, int]]
+
+    def picked(self, numbers: Sequence[int]) -> "_Batch":
+        """Return the batch with these sequences, in this order; its places keep the old numbers."""
+        held = list(numbers)
+        keys = [self.keys[n] for n in held]
+        return _Batch(self.value[held], self.grad[held], self.lengths[held], keys, self.places, self.columns)
 
 
 def aligned(runs: Runs, step: int, tensor: str) -> Aligned | None:
@@ -75,14 +82,12 @@ def aligned(runs: Runs, step: int, tensor: str) -> Aligned | None:
         other = _batch(runs[1], step, tensor, mine.value.shape[-1])
     if mine is None or other is None:
         return None
-    free: dict[bytes, deque[int]] = defaultdict(deque)
-    for number, key in enumerate(other.keys):
-        free[key].append(number)
-    found = [free[key].popleft() if free[key] else -1 for key in mine.keys]
+    found = counterparts(mine.keys, other.keys)
     if -1 in found or len(found) != len(other.keys):
         return None
-    values = pair_of(tensor, mine.value, other.value[found])
-    grads = pair_of(f"{tensor}.grad", mine.grad, other.grad[found])
+    there = other.picked(found)
+    values = pair_of(tensor, *_filled(mine, there))
+    grads = pair_of(f"{tensor}.grad", *_lengthened(mine.grad, there.grad))
     if values is None or grads is None:
         return None
     back = {there: here for here, there in enumerate(found)}
@@ -95,7 +100,7 @@ def _batch(side: RecordedRun, step: int, tensor: str, width: int | None = None) 
 
     `width` is the last dimension of the whole where ranks may hold parts of it.
     """
-    values, grads, keys, places = [], [], list[bytes](), {}
+    values, grads, keys, places = [], [], list[Key](), {}
     columns: dict[int, tuple[int, int]] = {}
     for place in side.places(step):
         rows = side.rows(step, "forward", "activation", tensor)
@@ -109,9 +114,34 @@ def _batch(side: RecordedRun, step: int, tensor: str, width: int | None = None) 
         keys += _keys(side, step, place, len(value), len(keys))
         values.append(value)
         grads.append(grad)
-    if not values or len({one.shape[1:] for one in values}) > 1:
+    if not values or len({(one.dim(), one.shape[2:]) for one in values}) > 1:
         return None
-    return _Batch(torch.cat(values), torch.cat(grads), keys, places, columns)
+    lengths = torch.tensor([one.shape[1] if one.dim() > 1 else 1 for one in values for _ in one])
+    value, grad = (torch.cat(_lengthened(*each)) for each in (values, grads))
+    return _Batch(value, grad, lengths, keys, places, columns)
+
+
+def _lengthened(*batches: torch.Tensor) -> list[torch.Tensor]:
+    """Return batches with zeros behind their sequences, as long as the longest."""
+    if batches[0].dim() < 2:
+        return list(batches)
+    most = max(one.shape[1] for one in batches)
+    return [
+        torch.cat([one, one.new_zeros((len(one), most - one.shape[1], *one.shape[2:]))], 1) for one in batches
+    ]
+
+
+def _filled(mine: _Batch, other: _Batch) -> list[torch.Tensor]:
+    """Return the values of two batches; where one run has no such position, it takes the other's."""
+    values = _lengthened(mine.value, other.value)
+    if values[0].dim() < 2:
+        return values
+    at = torch.arange(values[0].shape[1])
+    lacks = [
+        (at >= own.lengths[:, None]).reshape(*values[0].shape[:2], *[1] * (values[0].dim() - 2))
+        for own in (mine, other)
+    ]
+    return [torch.where(lack, two, one) for lack, one, two in zip(lacks, values, values[::-1], strict=True)]
 
 
 def _of_place(
@@ -146,14 +176,11 @@ def _columns(side: RecordedRun, rows: Sequence[int], width: int) -> dict[int, tu
     return {int(side.run["rank"][row]): (ends[n], ends[n + 1]) for n, row in enumerate(by)}
 
 
-def _keys(side: RecordedRun, step: int, place: tuple[int, int], count: int, first: int) -> list[bytes]:
-    """Return what each of a place's sequences was made from: the bytes of its inputs, else its number in the batch."""
-    found = [b""] * count
+def _keys(side: RecordedRun, step: int, place: tuple[int, int], count: int, first: int) -> list[Key]:
+    """Return what each of a place's sequences was made from: its inputs, else its number in the batch."""
+    found: list[Key] = [()] * count
     for name in side.names(step, "forward", "input"):
         given = side.input(step, name, place) if name.startswith("in.") else None
         if given is not None and given.dim() and len(given) == count:
-            found = [
-                key + one.contiguous().flatten().view(torch.uint8).numpy().tobytes()
-                for key, one in zip(found, given, strict=True)
-            ]
-    return found if all(found) else [str(first + n).encode() for n in range(count)]
+            found = [(*key, key_of(one)) for key, one in zip(found, given, strict=True)]
+    return found if all(map(any, found)) else [(str(first + n).encode(),) for n in range(count)]

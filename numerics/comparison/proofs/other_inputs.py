@@ -2,11 +2,10 @@
 
 from collections import Counter
 
-import torch
-
 from numerics.columns import Columns
 from numerics.local.places.rank_positions import RESTARTS, positions_begin_anew
 from numerics.local.read_sequences import same_sequences
+from numerics.local.records.padded_sequences import counterparts, key_of
 from numerics.local.records.recorded import RecordedRun
 from numerics.thresholds.comparison import MAX_ELEMENTS
 
@@ -32,7 +31,10 @@ def other_inputs(run: Columns, baseline: Columns | None) -> str | None:
                 return (
                     f"{name} in step {step} {RESTARTS}; the baseline's positions count through each sequence"
                 )
-            count = sum((here - there).values())
+            left, rest = (list((one - two).elements()) for one, two in ((here, there), (there, here)))
+            count = counterparts([(one,) for one in left], [(one,) for one in rest]).count(-1)
+            if not count:
+                continue  # padded to another length
             return (
                 f"{count} of {sum(here.values())} sequences of {name} in step {step} are not the baseline's: the runs "
                 "were trained on other data, or on another order of documents"
@@ -76,6 +78,5 @@ def _sequences(recorded: RecordedRun, step: int, name: str) -> Counter[bytes] | 
         total += tensor.numel()
         if total > MAX_ELEMENTS:
             return None
-        tensor = tensor.to(torch.int64)
-        found.update(part.numpy().tobytes() for part in (tensor if tensor.dim() else tensor[None]))
+        found.update(key_of(part) for part in (tensor if tensor.dim() else tensor[None]))
     return found or None

@@ -27,7 +27,9 @@ def other_sums(case: Case) -> str | None:
     mine, other = _narrow(case.run), _narrow(case.baseline)
     common = mine.keys() & other.keys()
     apart = sorted(name for name in common if mine[name] != other[name])
-    if not apart or len({mine[name] for name in apart}) > 1:
+    one_way = len({mine[name] for name in apart}) == 1
+    sides = (case.run, case.baseline) if apart and mine[apart[0]] else (case.baseline, case.run)
+    if not one_way or not _same_sums(*sides):
         return _reduced_otherwise(case.run, case.baseline)
     names = ", ".join(apart[:NAMES_IN_SENTENCE]) + (", …" if len(apart) > NAMES_IN_SENTENCE else "")
     here, there = ("the run", "the baseline") if mine[apart[0]] else ("the baseline", "the run")
@@ -35,6 +37,21 @@ def other_sums(case: Case) -> str | None:
         f"{here} sums the gradients of {len(apart)} of {len(common)} weights in bfloat16, and {there} in a wider "
         f"format: {names} need FP32 there for the runs to follow one policy"
     )
+
+
+def _same_sums(narrow: Columns, wide: Columns) -> bool:
+    """Return whether a run with gradients that BF16 holds makes a sum that the other one makes in a wider format.
+
+    Ranks add up micro-batches, then these sums over ranks. A run of one data-parallel rank makes the first sum alone,
+    and what the other's ranks send into the second one shows the first.
+    """
+    if len(np.unique(narrow["dp"])) > 1 or len(np.unique(wide["dp"])) == 1:
+        return True
+    several = len(np.unique(narrow["micro_batch"][narrow["micro_batch"] >= 0])) > 1
+    sent: Counter[bool] = Counter()
+    for row in _sent(wide):
+        sent[bool(wide.lowbits[row])] += int(wide["numel"][row])
+    return several and sent[False] > sent[True]
 
 
 def _reduced_otherwise(run: Columns, baseline: Columns) -> str | None:
@@ -55,12 +72,17 @@ def _format(run: Columns) -> str:
 
     What a trainer adds up beside its gradients (metrics, counts) is small.
     """
-    found = run.named("kind", "collective_in") & run.named("phase", "backward", "reduce")
     elements: Counter[str] = Counter()
-    for row in np.flatnonzero(found & run.named("op", *_SUMS)).tolist():
-        if group_axis(run, row) == "dp" and run.name("dtype", row) in UNIT_ROUNDOFF:
-            elements[run.name("dtype", row)] += int(run["numel"][row])
+    for row in _sent(run):
+        elements[run.name("dtype", row)] += int(run["numel"][row])
     return max(elements, key=elements.__getitem__, default="")
+
+
+def _sent(run: Columns) -> list[int]:
+    """Return the rows of numbers that are summed over data-parallel ranks in, or after, backwards."""
+    found = run.named("kind", "collective_in") & run.named("phase", "backward", "reduce")
+    rows = np.flatnonzero(found & run.named("op", *_SUMS)).tolist()
+    return [row for row in rows if group_axis(run, row) == "dp" and run.name("dtype", row) in UNIT_ROUNDOFF]
 
 
 def _narrow(run: Columns) -> dict[str, bool]:

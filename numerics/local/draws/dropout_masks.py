@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from numerics.local.bounds.bounded import Bounded, bounded, exact
+from numerics.local.own_hooks import register_before_own
 from numerics.local.records.recorded import Reading
 from numerics.record.wrapped_models import clean_name, in_backward
 from numerics.thresholds.local import MASK_ELEMENTS, MASK_SIGMAS
@@ -62,7 +63,7 @@ class DropoutMasks:
     def on(self, model: nn.Module) -> Iterator[None]:
         """Let the dropout layers of `model` drop what they dropped in the run, for a while."""
         handles = [
-            module.register_forward_hook(partial(self._hook, clean_name(name)))
+            register_before_own(module, partial(self._hook, clean_name(name)))
             for name, module in model.named_modules()
             if type(module).forward is nn.Dropout.forward and 0 < module.p < 1 and not module.inplace
         ]

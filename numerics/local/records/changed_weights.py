@@ -3,11 +3,24 @@
 All ranks change them alike, or they would not stay copies; an update that is lost puts back what was there before it.
 """
 
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, TypeAlias
+
 import numpy as np
 
 from numerics.columns import Columns
 from numerics.local.records.restored_steps import restored_steps
 from numerics.local.records.skipped_updates import skipped_updates
+from numerics.schema import Box, linear_index, parse_boxes, parse_shape
+
+if TYPE_CHECKING:
+    import torch
+
+    from numerics.local.records.recorded import RecordedRun
+
+Values: TypeAlias = "Callable[[int], torch.Tensor | None]"
+"""Maps a row to its values, flat; None where none were kept."""
 
 
 def changed_weights(run: Columns) -> dict[int, list[tuple[int, int]]]:
@@ -23,12 +36,21 @@ def changed_weights(run: Columns) -> dict[int, list[tuple[int, int]]]:
     kept = np.isin(np.maximum(run["step"], 0), list(skipped_updates(run)))
     left = np.flatnonzero((run.named("phase", "step") & parameters) | (starts & kept)).tolist()
     before = {_key(run, row, 1): row for row in left}
+    parts = _parts(run, [row for row in left if run.name("phase", row) == "step"])
     stepped = np.flatnonzero(run.named("phase", "reduce") & parameters).tolist()
     beside = {_key(run, row, 0) for row in stepped}
+    values = _reader(run)
     found: dict[int, list[tuple[int, int]]] = {}
     for row in np.flatnonzero(starts & (run["step"] > 0)).tolist():
-        other, step = before.get(_key(run, row, 0)), int(run["step"][row])
-        if other is None or step in restored or _kept(run, other, row):
+        step = int(run["step"][row])
+        own = before.get(_key(run, row, 0))
+        held = parts.get(_tensor(run, row, 0), []) if own is None else [own]
+        other = (
+            None
+            if step in restored
+            else next((one for one in held if not _kept(run, one, row, values)), None)
+        )
+        if other is None:
             continue
         if run.name("phase", other) == "step" or _key(run, row, 0) not in beside:
             found.setdefault(step, []).append((other, row))
@@ -73,22 +95,55 @@ def sentence_of(run: Columns, pair: tuple[int, int]) -> str:
     )
 
 
-def _kept(run: Columns, left: int, row: int) -> bool:
-    """Return whether a weight is what the row before it holds, rounded to the weight's format.
+def _reader(run: Columns) -> Values:
+    """Return a function that reads the values of a row; most runs are compared by digests, without torch."""
 
-    Values in two formats that were not kept show nothing, and are taken as kept.
+    @cache
+    def recorded() -> "RecordedRun":
+        from numerics.local.records.recorded import RecordedRun
+
+        return RecordedRun(run)
+
+    return lambda row: recorded().local(row)
+
+
+def _parts(run: Columns, rows: list[int]) -> dict[tuple[int, ...], list[int]]:
+    """Return the rows of declared parts of a tensor by the step behind their own: ranks gather them before it."""
+    found: dict[tuple[int, ...], list[int]] = {}
+    for row in rows:
+        if not run.name("partial", row):
+            found.setdefault(_tensor(run, row, 1), []).append(row)
+    return found
+
+
+def _kept(run: Columns, left: int, row: int, values: Values) -> bool:
+    """Return whether a weight holds what the row before it holds, rounded to the weight's format.
+
+    Values in two formats, or of a part of the weight, that were not kept show nothing, and are taken as kept.
     """
-    if run["dtype"][left] == run["dtype"][row]:
+    apart = run["boxes"][left] != run["boxes"][row]
+    if not apart and run["dtype"][left] == run["dtype"][row]:
         return bool(run.digest[left] == run.digest[row])
-    import torch  # the comparison of equal formats needs no torch
+    before, now = values(left), values(row)
+    if before is None or now is None:
+        return True
+    if apart:
+        part, whole = _elements(run, left), _elements(run, row)
+        _, mine, other = np.intersect1d(part, whole, return_indices=True)
+        before, now = before[mine], now[other]
+    return bool((before.to(now.dtype) == now).all())
 
-    from numerics.local.records.recorded import RecordedRun
 
-    recorded = RecordedRun(run)
-    before, now = recorded.local(left), recorded.local(row)
-    return before is None or now is None or torch.equal(before.to(now.dtype), now)
+def _elements(run: Columns, row: int) -> np.ndarray:
+    """Return which elements of the whole tensor a row holds, in its order, (numel,) int64."""
+    shape, boxes = parse_shape(run.name("global_shape", row)), parse_boxes(run.name("boxes", row) or "")
+    return np.concatenate([linear_index(shape, box) for box in boxes or [Box((), ())]])
 
 
 def _key(run: Columns, row: int, ahead: int) -> tuple[int, ...]:
-    columns = ("rank", "tensor", "boxes", "global_shape")
-    return (max(int(run["step"][row]), 0) + ahead, *(int(run[c][row]) for c in columns))
+    return (int(run["rank"][row]), int(run["boxes"][row]), *_tensor(run, row, ahead))
+
+
+def _tensor(run: Columns, row: int, ahead: int) -> tuple[int, ...]:
+    step = max(int(run["step"][row]), 0) + ahead
+    return (step, int(run["tensor"][row]), int(run["global_shape"][row]))

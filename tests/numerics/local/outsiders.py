@@ -215,14 +215,18 @@ def spread(rank, world, store, out, bug=""):
     ended(watcher)
 
 
-def flat(rank, world, store, out):
-    """ZeRO-1 by hand: gradients of all parameters in one buffer, and an optimiser of this rank's piece of it."""
+def flat(rank, world, store, out, changes=False):
+    """ZeRO-1 by hand: gradients of all parameters in one buffer, and an optimiser of this rank's piece of it.
+
+    With `changes` the optimiser steps what is added to the piece since the start.
+    """
     started(rank, world, store)
     model, _ = sparse()
     parameters = list(model.parameters())
     whole = nn.utils.parameters_to_vector(parameters).detach()
     whole = functional.pad(whole, (0, -len(whole) % world))
-    own = nn.Parameter(whole.chunk(world)[rank].clone())
+    start = whole.clone() if changes else torch.zeros_like(whole)
+    own = nn.Parameter((whole - start).chunk(world)[rank].clone())
     optimizer = torch.optim.Adam([own], lr=2e-3)
     watcher = watch(model, optimizer, dp=(rank, world), coords={"dp": rank}, out=out, level="tensors")
     for step in range(2):
@@ -233,7 +237,7 @@ def flat(rank, world, store, out):
         dist.reduce_scatter_tensor(own.grad, functional.pad(grads, (0, len(whole) - len(grads))))
         optimizer.step()
         dist.all_gather_into_tensor(whole, own.detach())
-        nn.utils.vector_to_parameters(whole[: len(grads)], parameters)
+        nn.utils.vector_to_parameters((start + whole)[: len(grads)], parameters)
         for p in parameters:
             p.grad = None
     ended(watcher)

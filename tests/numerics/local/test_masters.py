@@ -4,7 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from numerics.record.training_state import masters_of, stepped
+from numerics.columns import Names, read_columns
+from numerics.comparison.proofs.other_sums import other_sums
+from numerics.comparison.verdict import Case
+from numerics.record.masters.known import masters_of
+from numerics.record.recorder import Recorder
+from numerics.store import open_capture
 from tests.reports.asked import ask
 from tests.reports.trained import pair
 from tests.reports.wide_copies import Masters, NotCopiedBack, NotStepped, StaleMasters, SummedWide
@@ -24,20 +29,43 @@ def test_masters_follow_their_weights():
     model = narrow_model()
     copies = wide(model.parameters())
     found = masters_of(model, torch.optim.AdamW(copies))
-    assert all(stepped(p, found) is c for p, c in zip(model.parameters(), copies, strict=True))
+    assert all(found.of(p).tensor is c for p, c in zip(model.parameters(), copies, strict=True))
+
+
+def summed(folder, ranks, sent, stepped):
+    """Columns of a run of two micro-batches over a BF16 weight: what ranks send into a sum, and what steps it."""
+    for rank in range(ranks):
+        with Recorder(folder, rank, ranks, {"dp": rank}) as recorder:
+            recorder.record("w", stepped.bfloat16(), step=-1, phase="init", kind="param", replica=rank)
+            for batch in range(2):
+                recorder.record("out", stepped, step=0, phase="forward", kind="activation", micro_batch=batch)
+            if sent is not None:
+                more = {"op": "all_reduce", "group": range(ranks), "partial": f"dp={rank}"}
+                recorder.record("flat", sent, step=0, phase="reduce", kind="collective_in", **more)
+            recorder.record("w.grad", stepped, step=0, phase="reduce", kind="param_grad", replica=rank)
+    return read_columns(open_capture(folder), Names())
+
+
+@pytest.mark.parametrize("wide_sent", [False, True])
+def test_a_sum_of_one_run_alone_is_no_policy(wide_sent, tmp_path):
+    narrow, wide = torch.arange(64).float(), torch.arange(64) / 3 + 1e-3
+    run = summed(tmp_path / "run", 3, wide if wide_sent else narrow, wide)
+    baseline = summed(tmp_path / "baseline", 1, None, narrow)
+    found = other_sums(Case(run, baseline, None, ()))
+    assert (found or "").startswith("the baseline sums") == wide_sent
 
 
 def test_equal_masters_of_two_groups_are_unknown():
     model = narrow_model()
     *others, last = wide(model.parameters())
-    assert masters_of(model, torch.optim.AdamW([{"params": others}, {"params": [last]}])) == {}
+    assert not masters_of(model, torch.optim.AdamW([{"params": others}, {"params": [last]}]))
 
 
 @pytest.mark.parametrize("change", [lambda c: c + 1, lambda c: c.to(torch.bfloat16)])
 def test_other_copies_are_no_masters(change):
     model = narrow_model()
     copies = [nn.Parameter(change(c.detach())) for c in wide(model.parameters())]
-    assert masters_of(model, torch.optim.AdamW(copies)) == {}
+    assert not masters_of(model, torch.optim.AdamW(copies))
 
 
 CASES = {

@@ -91,11 +91,15 @@ def test_bugs_of_experts_are_placed(ranks, tmp_path, bug, tensor, words):
     assert words is None or words in found.explanation
 
 
-def test_updates_that_nobody_saw_leave_the_verdict_open(ranks, tmp_path):
-    ranks.run(flat, 2, tmp_path / "run")
+UNSEEN = {True: "steps none of the model's parameters", False: "added up without being divided"}
+
+
+@pytest.mark.parametrize("changes", UNSEEN)
+def test_flat_shares_are_seen_unless_they_hold_changes(ranks, tmp_path, changes):
+    ranks.run(flat, 2, tmp_path / "run", changes)
     found = answered(tmp_path / "run", "sparse")
     assert found.verdict == "undecided"
-    assert "steps none of the model's parameters" in found.reason
+    assert UNSEEN[changes] in found.reason
 
 
 def share(made, right):
