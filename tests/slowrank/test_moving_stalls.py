@@ -1,10 +1,14 @@
 """Stalls that strike now this host and now that one: no rank is slow, and the job is not healthy."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
 from tests.slowrank.hosts import host_bound
 from tests.slowrank.jobs import grid, job
 from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls
 
 STALL_US = 1500.0
 MESH = grid(tp=2, dp=4)
@@ -69,6 +73,16 @@ def test_stalls_blame_no_rank_beside_a_slow_one(tmp_path, factor, named):
     found = analyse(job(tmp_path, MESH, steps=6, idle=stalls(struck), slow={0: factor}, layers=6))
     assert [s.rank for s in found.suspects] == named
     assert found.verdict == ("slow_rank" if named else "imbalance")
+
+
+@pytest.mark.parametrize("of_work", [False, True])
+def test_device_longer_in_every_step_takes_no_turns(of_work):
+    """In two steps of four ranks one of three stalls may strike the same host again, but a slow device stays slow."""
+    over = np.array([[0.0, 0.0], [1e6, 1e6], [0.0, 0.0], [1e6, 0.0]])
+    case = SimpleNamespace(found=SimpleNamespace(mean=over.mean(axis=1)))
+    found = MovingStalls(over, 1e6, of_work=of_work)
+    assert found.explains(case, [1]) is not of_work
+    assert found.explains(case, [3])
 
 
 def trifle(rank, step):

@@ -49,11 +49,13 @@ class MovingStalls:
     """Stalls of several ranks: `over` is their length beyond usual gaps (ranks × steps, ns), 0 elsewhere.
 
     `gain` is the saving of the mean step without all of them, ns. `together`: all ranks stall in the same steps.
+    `of_work`: compute is longer.
     """
 
     over: F64
     gain: float
     together: bool = False
+    of_work: bool = False
 
     @property
     def rows(self) -> list[int]:
@@ -64,13 +66,15 @@ class MovingStalls:
     def explains(self, case: Case, rows: Sequence[int]) -> bool:
         """Whether stalls explain most of the excess of each of `rows`, which is as fast as its peers without them.
 
-        They do not explain a rank with a stall in every step, if that is no chance: its stalls do not move.
+        They do not explain a rank with a stall in every step, if that is no chance: its stalls do not move. A device
+        that computes longer in every step is slow, however few they are.
         """
         struck = self.over > 0
         every_step = len(struck) * float(struck.mean(axis=0).prod())  # of one rank or another, by chance
+        by_chance = not self.of_work and every_step >= ONE_STEP_P
         return all(
             self.over[row].mean() >= NEARLY_ALL * case.found.mean[row]
-            and (every_step >= ONE_STEP_P or not struck[row].all())
+            and (by_chance or not struck[row].all())
             for row in rows
         )
 
@@ -156,7 +160,8 @@ def moving_work(case: Case) -> MovingStalls | None:
         return None
     peers = {row: case.stage_of(row) for row in np.flatnonzero(over.any(axis=1)).tolist()}
     without = model.step_ns(case.steps.own - over, usual=model.usual(peers, share=0.0))
-    return _costly(case, MovingStalls(over, min(model.recorded_ns - without, typical_host_saves_ns(case))))
+    gain = min(model.recorded_ns - without, typical_host_saves_ns(case))
+    return _costly(case, MovingStalls(over, gain, of_work=True))
 
 
 def stalls_of_the_same(case: Case) -> MovingStalls | None:
