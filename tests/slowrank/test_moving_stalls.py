@@ -90,6 +90,16 @@ def trifle(rank, step):
     return 150.0 if rank == (5 * step + 1) % 8 else 0.0
 
 
+def test_two_ranks_that_always_stall_take_no_turns(tmp_path):
+    """Two of four load for long in every step, and another one once for a little."""
+
+    def idle(rank, step):
+        return 1500.0 if rank in {2, 3} else 200.0 * ((rank, step) == (1, 2))
+
+    found = analyse(job(tmp_path, grid(tp=2, dp=2), steps=4, idle=idle))
+    assert {s.rank for s in (*found.suspects, *found.candidates)} == {2, 3}
+
+
 def test_one_long_stall_among_trifles_is_an_accident(tmp_path):
     once = {(3, 0): 30_000.0}
     found = analyse(job(tmp_path, MESH, steps=4, idle=lambda r, step: once.get((r, step), trifle(r, step))))

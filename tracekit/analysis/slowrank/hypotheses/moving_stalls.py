@@ -87,7 +87,7 @@ def moving_stalls(case: Case) -> MovingStalls | None:
     """
     if case.timeline is None or len(case.steps.numbers) < 2:
         return None
-    over = outliers(_gaps(case), case.stages, case.step_ns)
+    over = _without_trifles(outliers(_gaps(case), case.stages, case.step_ns))
     turns = _priced(case, MovingStalls(over, 0.0)) if _in_turn(over) else None
     late = common_stalls(case)
     if (
@@ -185,8 +185,16 @@ def _accidents(case: Case) -> F64 | None:
     """The own times beyond chance (ranks × steps, ns), 0 elsewhere; None where they do not move, or on CPUs."""
     if case.timeline is None or not case.on_gpus:
         return None
-    over = outliers(case.steps.own - case.met.told + _not_idle(case), case.stages, case.step_ns)
+    own = case.steps.own - case.met.told + _not_idle(case)
+    over = _without_trifles(outliers(own, case.stages, case.step_ns))
     return over if _moves(over) else None
+
+
+def _without_trifles(over: F64) -> F64:
+    """`over` without what is far shorter than a usual step's longest: with that, ranks that always stall take turns."""
+    longest = over.max(axis=0, initial=0.0)
+    usual = float(np.median(longest[longest > 0])) if longest.any() else 0.0
+    return np.asarray(np.where(over >= MINOR * usual, over, 0.0), np.float64)
 
 
 def _moves(over: F64) -> bool:
