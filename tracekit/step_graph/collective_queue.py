@@ -207,11 +207,12 @@ def _ended(run: Measured, rows: I64, stream: I64 | None = None) -> I64:
     """
     ops, launched = run.ops, _per_rank(run, lambda r: r.ready)
     lane = ops.rank.astype(np.int64) if stream is None else numbered_rows(ops.rank, stream)[1]
-    first = int(ops.start.min(initial=0))
-    span = int(ops.end.max(initial=0)) - first + 1
+    begin = np.array([ops.start[ops.of(rank)].min(initial=1 << 62) for rank in ops.ranks])
+    first = begin[np.searchsorted(ops.ranks, ops.rank)]  # clocks of hosts may be far apart
+    span = int((ops.end - first).max(initial=0)) + 1
     ends = np.sort(lane * span + ops.end - first)
     upto, since = (
-        np.searchsorted(ends, lane[rows] * span + np.maximum(at[rows] - first, 0), side="right")
+        np.searchsorted(ends, lane[rows] * span + np.maximum((at - first)[rows], 0), side="right")
         for at in (ops.start, launched)
     )
     return np.asarray(upto - since, np.int64)

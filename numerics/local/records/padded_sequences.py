@@ -23,7 +23,7 @@ def key_of(row: torch.Tensor) -> bytes:
 
 
 def counterparts(mine: Sequence[Key], other: Sequence[Key]) -> list[int]:
-    """Return for each sequence the number of the other run's that it is, each once; -1 where there is none."""
+    """Return by sequence the number of the equal one of the other run, each used once; -1 where none is equal."""
     free: dict[Key, deque[int]] = defaultdict(deque)
     for number, key in enumerate(other):
         free[key].append(number)

@@ -1,4 +1,4 @@
-"""Flat masters of ZeRO-1: which elements of which weights each is, by addresses and values, never by a guess."""
+"""Flat masters of ZeRO-1: addresses and values map them to elements of weights; a guess never does."""
 
 import pytest
 import torch

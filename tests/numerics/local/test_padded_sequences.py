@@ -1,4 +1,4 @@
-"""Sequences of two runs that differ by padding alone, and those that are cut short."""
+"""Sequences of two runs are matched if padding alone differs, and not if one of them is cut short."""
 
 import torch
 
