@@ -179,18 +179,18 @@ def reported(name: str) -> Iterator[None]:
         sys.exit(exit_codes.of_error(error))
     except click.ClickException as error:
         error.show()
-        _tell_notes(error)
+        _print_notes(error)
         sys.exit(exit_codes.of_error(error))
     except (KeyboardInterrupt, Exception) as error:
         code = exit_codes.of_error(error)
         if code == exit_codes.FAULT and os.environ.get(DEBUG):
             raise
         click.echo(f"{name}: {_sentence(error, code)}", err=True)
-        _tell_notes(error)
+        _print_notes(error)
         sys.exit(code)
 
 
-def _tell_notes(error: BaseException) -> None:
+def _print_notes(error: BaseException) -> None:
     """Print the first notes of an error, such as the files that could not be used."""
     from tracekit.text import plain
 
@@ -208,8 +208,8 @@ def _sentence(error: BaseException, code: int) -> str:
     if code == exit_codes.INTERRUPTED:
         return "interrupted"
     if code == exit_codes.FAULT:
-        told = f"{type(error).__name__}: {error}"
-        return plain(f"a fault of ours, please report it: {told} ({DEBUG}=1 shows where)")
+        error_text = f"{type(error).__name__}: {error}"
+        return plain(f"a fault of ours, please report it: {error_text} ({DEBUG}=1 shows where)")
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         remedy = "free space there, or name" if error.errno in FULL else "name"

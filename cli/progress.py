@@ -79,10 +79,10 @@ def comparing(*, quiet: bool, what: str = "ranks") -> Iterator[Comparing]:
 
             yield Comparing(show, lambda stage: bar.update(task, ranks=stage))
     else:
-        with _ticking(console, "comparing") as told:
+        with _ticking(console, "comparing") as shown:
             yield Comparing(
-                lambda done, of: told.update(text=f"{done}/{of} {what}"),
-                lambda stage: told.update(text=stage),
+                lambda done, of: shown.update(text=f"{done}/{of} {what}"),
+                lambda stage: shown.update(text=stage),
             )
 
 
@@ -92,8 +92,8 @@ def planning(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
     if quiet:
         yield lambda _done, _of: None
         return
-    with _ticking(Console(stderr=True), "planning") as told:
-        yield lambda done, of: told.update(text=f"{done}/{of} candidates")
+    with _ticking(Console(stderr=True), "planning") as shown:
+        yield lambda done, of: shown.update(text=f"{done}/{of} candidates")
 
 
 @contextmanager
@@ -103,12 +103,12 @@ def simulating(*, quiet: bool) -> Iterator[Callable[[str], None]]:
         yield lambda _text: None
         return
     console = Console(stderr=True)
-    with _ticking(console, "simulating") as told:
+    with _ticking(console, "simulating") as shown:
 
         def now(text: str) -> None:
-            if not told["text"]:
+            if not shown["text"]:
                 console.print(f"simulating {text}", markup=False, highlight=False)
-            told.update(text=text)
+            shown.update(text=text)
 
         yield now
 
@@ -123,19 +123,19 @@ def waiting(doing: str) -> Iterator[None]:
 @contextmanager
 def _ticking(console: Console, doing: str) -> Iterator[dict[str, str]]:
     """Write a line now and then, from a thread, until the work is done; the text that it shows is lent."""
-    told, done, begin = {"text": ""}, threading.Event(), time.monotonic()
+    shown, done, begin = {"text": ""}, threading.Event(), time.monotonic()
 
     def tick() -> None:
         wait = _SILENT_S
         while not done.wait(wait):
-            parts = [part for part in (told["text"], f"{time.monotonic() - begin:.0f} s") if part]
+            parts = [part for part in (shown["text"], f"{time.monotonic() - begin:.0f} s") if part]
             console.print(f"{doing}: {', '.join(parts)}", markup=False, highlight=False)
             wait = _LOG_EVERY_S
 
     thread = threading.Thread(target=tick, daemon=True)
     thread.start()
     try:
-        yield told
+        yield shown
     finally:
         done.set()
         thread.join()

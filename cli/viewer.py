@@ -64,7 +64,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *_told: Any) -> None:
+    def log_message(self, *_arguments: Any) -> None:
         """Say nothing: stderr is the command's."""
 
 

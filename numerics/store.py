@@ -244,15 +244,15 @@ def _refuse_place(path: Path, table: pa.Table, own: dict[str, Any], rank: int) -
     ranks = set(table.column("rank").unique().to_pylist())
     if own.get("rank") != rank or ranks - {rank}:
         raise InputError(f"{path}: holds rows of rank {own.get('rank')}; copy the right file here")
-    told = own.get("coords")
-    if not isinstance(told, dict):
+    coords = own.get("coords")
+    if not isinstance(coords, dict):
         return
     for axis in AXES:
         found = set(table.column(axis).unique().to_pylist())
-        if found - {told.get(axis)}:
+        if found - {coords.get(axis)}:
             raise InputError(
-                f"{path}: says it is {axis} rank {str(told.get(axis))[:20]} and holds rows of {axis} rank "
-                f"{min(found - {told.get(axis)})}; copy the right file here"
+                f"{path}: says it is {axis} rank {str(coords.get(axis))[:20]} and holds rows of {axis} rank "
+                f"{min(found - {coords.get(axis)})}; copy the right file here"
             )
 
 

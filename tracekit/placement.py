@@ -191,8 +191,8 @@ def _read_line(made: HostList, number: int, line: str) -> None:
         return
     first, *words = line.split()
     name, colon, slots = first.partition(":")
-    told = [slots] * bool(colon) + [w.partition("=")[2] for w in words if w.startswith("slots=")]
-    counts = [whole_number(text, MAX_RANKS) for text in told]
+    slots_written = [slots] * bool(colon) + [w.partition("=")[2] for w in words if w.startswith("slots=")]
+    counts = [whole_number(text, MAX_RANKS) for text in slots_written]
     if not all(counts) or len(counts) > 1:
         raise _wrong(made, number, "the slots of a host are one number from 1", "write `node01 slots=8`")
     made.hosts.append((_named(made, number, name, "host"), counts[0] if counts else None))

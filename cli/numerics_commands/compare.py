@@ -117,9 +117,9 @@ def _options(replay: Path | None, model: str | None, *, no_replay: bool, quiet: 
         from numerics.local.proof import prove
 
         built = build(model)
-        told = None if quiet else (lambda line: click.echo(plain(f"numerics: proves {line}"), err=True))
+        print_line = None if quiet else (lambda line: click.echo(plain(f"numerics: proves {line}"), err=True))
         return Options(
-            prove=lambda run: prove(run, built.model, built.optimizer, told, built.loss, built.schedule)
+            prove=lambda run: prove(run, built.model, built.optimizer, print_line, built.loss, built.schedule)
         )
     if no_replay:
         return Options(replay=replay)

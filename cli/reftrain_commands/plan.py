@@ -241,5 +241,5 @@ def calibrate(ranks: int, out: Path | None, json_to: str | None) -> None:
     if out:
         write_file(out, toml)
         click.echo(f"reftrain: {out} written; use it with plan --hardware {out}", err=True)
-    told = document(ranks, fit, speed, samples, toml)
-    emit("" if out else toml, lambda: json.dumps(told) + "\n", json_to)
+    content = document(ranks, fit, speed, samples, toml)
+    emit("" if out else toml, lambda: json.dumps(content) + "\n", json_to)

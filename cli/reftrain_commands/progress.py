@@ -43,7 +43,7 @@ class Progress(Hooks):
             )
 
 
-def tell_lag(run: Path) -> None:
+def print_lag(run: Path) -> None:
     """Say on stderr what planted faults cost, where run.json has it."""
     from reftrain.record.manifest import read_manifest
 

@@ -143,7 +143,7 @@ def run(
         check_data(loaded)
         click.echo(check_environment(loaded), err=True)
         return
-    from .progress import Progress, tell_lag
+    from .progress import Progress, print_lag
 
     launch(
         loaded,
@@ -151,7 +151,7 @@ def run(
         lambda sentence: None if quiet else click.echo(sentence, err=True),
     )
     if not quiet:
-        tell_lag(Path(loaded.out))
+        print_lag(Path(loaded.out))
 
 
 def _run_recipe(

@@ -64,8 +64,8 @@ class Flags:
     def detail_of(self, world: int) -> "Literal['kernels', 'collectives']":
         """Return the rows of traces for a job of `world` ranks."""
         if self.detail == "auto":
-            told_by_host = not FORMS[self.trace_form].names_peers
-            return "kernels" if world <= DETAILED_WORLD or told_by_host else "collectives"
+            peers_from_host = not FORMS[self.trace_form].names_peers
+            return "kernels" if world <= DETAILED_WORLD or peers_from_host else "collectives"
         return "kernels" if self.detail == "kernels" else "collectives"
 
 
@@ -178,11 +178,11 @@ def simulate(**flags: Any) -> None:
     ranks, detail = parse_ranks(given.ranks, world), given.detail_of(world)
     outcomes: list[Outcome] = []
     with simulating(quiet=given.quiet) as progress:
-        with _faults_told_by(given):
+        with _fault_errors_of(given):
             setups = windows_of(_setup(given, config), given.windows, 3600 * given.apart)
         for setup in setups:
             progress(f"{world} ranks, {setup.steps} steps")
-            with _faults_told_by(given):
+            with _fault_errors_of(given):
                 outcome = outcome_of(setup, run_simulation(setup))
             if given.out is not None:
                 jobs, dumps = given.jobs or usual_jobs(), given.flight_recorder
@@ -253,7 +253,7 @@ def _setup(given: Flags, config: "RunConfig") -> "Setup":
 
 
 @contextmanager
-def _faults_told_by(given: Flags) -> Iterator[None]:
+def _fault_errors_of(given: Flags) -> Iterator[None]:
     """Add to the error of a fault that it is in the configuration file, if no flag names a fault."""
     flags = given.faults or any(text.partition("=")[0] == "evidence.faults" for text in given.settings)
     try:

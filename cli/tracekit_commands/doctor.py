@@ -41,9 +41,9 @@ def doctor() -> int:
     tracekit doctor > doctor.txt
     """
     broken = False
-    for label, told, fine in _checks():
+    for label, state, fine in _checks():
         broken |= not fine
-        said(plain(f"{'' if fine else '! '}{label:<10}  {told}") + "\n")
+        said(plain(f"{'' if fine else '! '}{label:<10}  {state}") + "\n")
     return exit_codes.INPUT if broken else exit_codes.OK
 
 
@@ -71,10 +71,10 @@ def _checks() -> Iterator[tuple[str, str, bool]]:
 
 
 def _listed(asked: list[Package]) -> str:
-    return ", ".join(_told(p) for p in asked)
+    return ", ".join(_in_words(p) for p in asked)
 
 
-def _told(package: Package) -> str:
+def _in_words(package: Package) -> str:
     if package.installed is None:
         return f"{package.name} MISSING"
     return f"{package.name} {package.installed}" + ("" if package.serves else f" (needs {package.least})")

@@ -31,8 +31,8 @@ def ingest(source: Source, out: str, append: bool) -> int:
     """
     run = source.read(out, append=append)
     events = sum(r.events for r in run.ranks)
-    told = f"{out}: {len(run.ranks)} ranks, {events} events, {len(run.groups)} process groups"
-    click.echo(plain(told))
+    summary = f"{out}: {len(run.ranks)} ranks, {events} events, {len(run.groups)} process groups"
+    click.echo(plain(summary))
     for rejected in run.rejected:
         click.echo(plain(f"rejected {rejected.path}: {rejected.reason}"), err=True)
     return 0

@@ -35,11 +35,11 @@ class Commands:
 
     def begin(self, steps: int) -> None:
         """Make the folder, or go on in that of the same bisection. InputError where it holds anything else."""
-        told = {"commands": self.by_role, "steps": steps}
+        settings = {"commands": self.by_role, "steps": steps}
         path = self.out / STATE
         try:
             if path.is_file():
-                if json.loads(read_small(path, MAX_JSON_BYTES).decode()) != told:
+                if json.loads(read_small(path, MAX_JSON_BYTES).decode()) != settings:
                     raise InputError(
                         f"{self.out}: holds the bisection of other commands; choose another --out"
                     )
@@ -47,7 +47,7 @@ class Commands:
             if self.out.is_dir() and any(self.out.iterdir()):
                 raise InputError(f"{self.out}: is there already and holds no bisection; choose another --out")
             self.out.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+            path.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
         except (OSError, ValueError) as error:
             raise InputError(f"{self.out}: cannot be used ({error}); choose another --out") from error
 

@@ -245,10 +245,10 @@ def _beyond_rounding(
         found, replay, rows, make = later, forced.columns, forced.blamed(), None
     explanation = _explained(case, replay, rows, found, make)
     if explanation is not None and explanation.rounding:
-        explanation = None  # the bound has told that it is more
+        explanation = None  # the bound shows that it is more
     row = next((r for r in (*here, *found.rows) if r in forced.wrong), None)
-    told = "" if row is None else f"{case.run.name('tensor', row)} {forced.wrong[row]}"
-    return replace(case, explanation=explanation, beyond=told), found
+    which = "" if row is None else f"{case.run.name('tensor', row)} {forced.wrong[row]}"
+    return replace(case, explanation=explanation, beyond=which), found
 
 
 def _explained(

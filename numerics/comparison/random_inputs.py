@@ -33,7 +33,7 @@ def drawn_inputs(run: Columns, baseline: Columns, *, draws: bool) -> tuple[str, 
             same = _same_but_for(mine, other, step, here, there)
             if same and not positions_begin_anew(mine, step, name):
                 beside = _equal_beside(mine, other, step, name)
-                return _told(f"{name} of step {step} {same}{beside}", [run, baseline], draws=draws)
+                return _in_words(f"{name} of step {step} {same}{beside}", [run, baseline], draws=draws)
     others = other_sequences(mine, other)
     return (others, False) if others else None
 
@@ -47,7 +47,7 @@ def _equal_beside(mine: RecordedRun, other: RecordedRun, step: int, name: str) -
     return f", while {', '.join(equal[:NAMES_IN_SENTENCE])} {are} the baseline's" if equal else ""
 
 
-def _told(what: str, runs: list[Columns], *, draws: bool) -> tuple[str, bool]:
+def _in_words(what: str, runs: list[Columns], *, draws: bool) -> tuple[str, bool]:
     if not draws and all(generator_moves(one) for one in runs):
         return f"the runs drew other random numbers for their inputs: {what}", True
     return (

@@ -61,7 +61,7 @@ def mode_doubts(recorded: RecordedRun, model: nn.Module) -> tuple[Doubt, ...]:
     return (Doubt(text, _SETTLED),)
 
 
-def modes_told(recorded: RecordedRun, model: nn.Module) -> tuple[str, ...]:
+def modes_in_words(recorded: RecordedRun, model: nn.Module) -> tuple[str, ...]:
     """Return in words that forwards without training were computed in evaluation mode, if the built model is not."""
     other = None if _trains(recorded) else _other_mode(recorded, model)
     return (

@@ -46,7 +46,7 @@ def build(source: str) -> Built:
     try:
         made: Any = function()
     except Exception as error:  # the user's code may raise anything
-        raise InputError(f"{source}: the function failed ({_told(error)})") from error
+        raise InputError(f"{source}: the function failed ({_in_words(error)})") from error
     parts = made if isinstance(made, tuple) else (made,)
     schedules = [part for part in parts[2:] if isinstance(part, Schedule)]
     others = [part for part in parts if not any(part is one for one in schedules)]
@@ -80,7 +80,7 @@ def _module(place: str) -> ModuleType:
         sys.path.insert(0, str(path.parent.absolute()))
         return _of_file(path)
     except Exception as error:  # the user's code may raise anything
-        raise InputError(f"{place}: cannot be imported ({_told(error)})") from error
+        raise InputError(f"{place}: cannot be imported ({_in_words(error)})") from error
 
 
 def _of_file(path: Path) -> ModuleType:
@@ -94,7 +94,7 @@ def _of_file(path: Path) -> ModuleType:
     return module
 
 
-def _told(error: Exception) -> str:
+def _in_words(error: Exception) -> str:
     """Return an error of the user's code with the line that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f", {frames[-1].filename}:{frames[-1].lineno}" if frames else ""

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from numerics.columns import Columns
-from numerics.local.evaluation_modes import modal_layers, mode_doubts, modes_told
+from numerics.local.evaluation_modes import modal_layers, mode_doubts, modes_in_words
 from numerics.local.forced_pass import Check
 from numerics.local.gradients.collective_sums import check_collectives
 from numerics.local.gradients.gradient_checks import Reduced, check_added, check_copies, check_gradients
@@ -46,7 +46,7 @@ class LocalProof:
     of the given loss function the recorded one is (empty where none was given or checked). `spread` names an input
     with unequal, undeclared pieces on ranks that share a data-parallel index: then neither modules nor gradients are
     checked, because pieces cannot be separated from copies and addends. `doubts` may be intended or bugs, which the
-    records do not show; `told` says in words what else was read from the run. `random`
+    records do not show; `remarks` says in words what else was read from the run. `random`
     names the outputs that random numbers change directly, `alike` says in words that data-parallel ranks draw the same
     ones, and `repeats` which steps read the sequences of an earlier one again. `weights` is how much each position of
     the first step counts in the gradients that the optimiser saw, sorted, float64; None where the loss is not a cross
@@ -67,7 +67,7 @@ class LocalProof:
     loss_factors: dict[int, float] = field(default_factory=dict)
     spread: str = ""
     doubts: tuple[Doubt, ...] = ()
-    told: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     random: frozenset[str] = frozenset()
     alike: str = ""
     repeats: str = ""
@@ -128,7 +128,7 @@ def prove(
     checks = [*losses.checks, *checks]
     if len(run.capture.environments) < 2:  # machines of other kinds have other kernels
         checks = without_lone_ranks(checks)
-    found = LocalProof(tuple(checks), {}, (), (), steps[0], grads, spread=spread, told=statistics.told)
+    found = LocalProof(tuple(checks), {}, (), (), steps[0], grads, spread=spread, remarks=statistics.remarks)
     common = losses.common
     found = replace(found, statistics=statistics.found, undivided=common.undivided, sizes=common.sizes)
     found = _completed(found, reduced, losses, check_rates(recorded, schedule), draws, recorded)
@@ -144,13 +144,13 @@ def _with_whole_gradients(model: nn.Module) -> None:
 
 def _with_modes(proof: LocalProof, recorded: RecordedRun, model: nn.Module) -> LocalProof:
     """Return a proof with what the modes of modules, and weights changed between steps, leave open."""
-    told = modes_told(recorded, model)
+    remarks = modes_in_words(recorded, model)
     between = (
         *changed_weights_doubts(recorded.run),
         *left_buffers_doubts(recorded.run, model.state_dict().keys()),
     )
     doubts = (*mode_doubts(recorded, model), *proof.doubts, *between)
-    return replace(proof, modal=modal_layers(model), doubts=doubts, told=(*proof.told, *told))
+    return replace(proof, modal=modal_layers(model), doubts=doubts, remarks=(*proof.remarks, *remarks))
 
 
 def _provable_steps(recorded: RecordedRun) -> list[int]:
@@ -194,13 +194,13 @@ def _completed(
             *rates.doubts,
             *draws.doubts(),
         ),
-        told=(
-            *proof.told,
-            *losses.weights.told,
-            *losses.padding.told,
-            *reduced.told,
-            *draws.told(),
-            *(f"learning rates: {text}" for text in rates.told),
+        remarks=(
+            *proof.remarks,
+            *losses.weights.remarks,
+            *losses.padding.remarks,
+            *reduced.remarks,
+            *draws.remarks(),
+            *(f"learning rates: {text}" for text in rates.remarks),
         ),
         random=frozenset(draws.random),
         alike=draws.alike(),

@@ -68,7 +68,7 @@ def prove_records(run: Columns, progress: Callable[[str], None] | None = None) -
             *changed_weights_doubts(run),
             *left_buffers_doubts(run),
         ),
-        told=(*reduced.told, *(f"learning rates: {text}" for text in rates.told)),
+        remarks=(*reduced.remarks, *(f"learning rates: {text}" for text in rates.remarks)),
         of_modules=False,
     )
 
@@ -86,12 +86,12 @@ def _of_their_own(checks: list[LocalCheck]) -> tuple[list[LocalCheck], tuple[Dou
         and one.check.judged.standing == Standing.BEYOND
         and one.check.judged.factors is not None
     ]
-    told = [
+    remarks = [
         f"{one.check.tensor} is {one.check.judged.ratio:.6g} times what the other gradients are"
         for one in own
     ]
     settled = "name the model (--model FILE.py:FUNCTION): its loss shows whether that is intended"
-    return own, tuple(Doubt(f"{text} times their sums", settled) for text in told[:1])
+    return own, tuple(Doubt(f"{text} times their sums", settled) for text in remarks[:1])
 
 
 def _parameters(recorded: RecordedRun) -> dict[str, nn.Parameter]:

@@ -178,7 +178,7 @@ class RepeatedDraws:
             f"{a[1]}), where one process would drop others for each"
         )
 
-    def told(self) -> list[str]:
+    def remarks(self) -> list[str]:
         """Return in words where masks are not the recorded generator's, and where ranks share those of their parts."""
         every = [one for held in self.masks.values() for one in held.values()]
         other = sum(not one.replayed for one in every)
@@ -216,16 +216,16 @@ def _same_state(state: RecordedStep, place: Place) -> Place | None:
 def same_elements(one: Dropped, other: Dropped, pairs: int) -> bool:
     """Return whether two calls drop the same elements, where no chance does so in any of so many pairs."""
     count = min(len(one.kept), len(other.kept))
-    told = one.told[:count] & other.told[:count]
-    if not bool((one.kept[:count] == other.kept[:count])[told].all()):
+    nonzero = one.nonzero[:count] & other.nonzero[:count]
+    if not bool((one.kept[:count] == other.kept[:count])[nonzero].all()):
         return False
-    return certain(int(told.sum()), one.chance, pairs)
+    return certain(int(nonzero.sum()), one.chance, pairs)
 
 
 def chance_of(one: Dropped, other: Dropped) -> float:
     """Return the decimal logarithm of the chance that two independent draws drop the same informative elements."""
     count = min(len(one.kept), len(other.kept))
-    return int((one.told[:count] & other.told[:count]).sum()) * agreement(one.chance)
+    return int((one.nonzero[:count] & other.nonzero[:count]).sum()) * agreement(one.chance)
 
 
 def _chance_in_words(logarithm: float) -> str:

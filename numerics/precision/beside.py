@@ -98,10 +98,10 @@ def _kept(run: Path, baseline: Path) -> tuple[LadderFinding | None, str]:
         return None, "it was not asked for"
     with note.open("rb") as file:
         noted = json.loads(file.read(MAX_PAIR_BYTES))
-    ids, told = _ids(run, baseline), noted if isinstance(noted, dict) else {}
-    if not all(ids) or told.get("runs") != ids:
+    ids, noted_runs = _ids(run, baseline), noted if isinstance(noted, dict) else {}
+    if not all(ids) or noted_runs.get("runs") != ids:
         return None, f"{out} repeats other runs"
-    policies = told.get("policies")
+    policies = noted_runs.get("policies")
     repeated = [policy for policy in POLICIES if isinstance(policies, list) and policy in policies]
     return ladder([(run, baseline), *((out / f"parallel_{p}", out / f"baseline_{p}") for p in repeated)]), ""
 

@@ -61,8 +61,8 @@ class Layout:
     def _unplaced(self) -> str:
         """Return the mark of a tensor that was not declared as a copy or a part: one for each model rank."""
         model = [axis for axis in self.recorder.declared if axis != "dp"]
-        told = ".".join(f"{axis}{self.recorder.coords[axis]}" for axis in sorted(model))
-        return f"rank={told or self.recorder.rank}"
+        named = ".".join(f"{axis}{self.recorder.coords[axis]}" for axis in sorted(model))
+        return f"rank={named or self.recorder.rank}"
 
     def _in_batch(self, at: Placed, micro_batch: int, *, whole_batch: bool) -> Placed:
         """Return the place of an activation in the global batch; a scalar stays its rank's own.

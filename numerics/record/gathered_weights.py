@@ -33,12 +33,12 @@ class GatheredWeights:
         for name, module in model.named_modules():
             own = {n: p for n, p in module.named_parameters(recurse=False) if hasattr(p, "placements")}
             if own:
-                told = {n: clean_name(f"{name}.{n}") for n in own}
-                self._hooks.before(module, self._hook(told, own))
+                names = {n: clean_name(f"{name}.{n}") for n in own}
+                self._hooks.before(module, self._hook(names, own))
 
-    def _hook(self, told: dict[str, str], resting: dict[str, Any]) -> Callable[..., None]:
+    def _hook(self, names: dict[str, str], resting: dict[str, Any]) -> Callable[..., None]:
         def hook(module: nn.Module, *_given: object) -> None:
-            for own, name in told.items():
+            for own, name in names.items():
                 held, rests = getattr(module, own), resting[own]
                 if not isinstance(held, torch.Tensor) or getattr(held, "placements", ()) == rests.placements:
                     continue  # nobody gathered it

@@ -105,8 +105,8 @@ class Recorder:
             raise CaptureError(f"{self.path}: a capture is there already; choose another folder")
         if write_stamp:
             temporary = self._folder / f".{STAMP}.tmp"
-            told = {**stamp, "run": uuid.uuid4().hex}
-            temporary.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+            content = {**stamp, "run": uuid.uuid4().hex}
+            temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
             temporary.replace(self._folder / STAMP)
         mine = {**stamp, "rank": self.rank, "coords": self.coords}
         own = {b"numerics.stamp": json.dumps(mine).encode()}

@@ -84,9 +84,9 @@ def settings(model: nn.Module, optimizer: torch.optim.Optimizer, masters: Master
     groups = []
     for group in optimizer.param_groups:
         own = [name for p in group["params"] for name in names.get(id(p), ())]
-        told = {key: _plain(value) for key, value in group.items() if key != "params"}
+        options = {key: _plain(value) for key, value in group.items() if key != "params"}
         others = sum(id(p) not in names for p in group["params"])
-        groups.append({**told, "params": own, "others": others})
+        groups.append({**options, "params": own, "others": others})
     kind, scale = type(optimizer), getattr(optimizer, "grad_scale", None)
     found: dict[str, Any] = {"class": f"{kind.__module__}.{kind.__qualname__}", "groups": groups}
     if isinstance(scale, torch.Tensor):
@@ -95,9 +95,9 @@ def settings(model: nn.Module, optimizer: torch.optim.Optimizer, masters: Master
     return _json(found)
 
 
-def _json(told: Mapping[str, Any]) -> torch.Tensor:
+def _json(options: Mapping[str, Any]) -> torch.Tensor:
     """Return JSON as a tensor, (bytes,) uint8."""
-    return torch.frombuffer(bytearray(json.dumps(told).encode()), dtype=torch.uint8)
+    return torch.frombuffer(bytearray(json.dumps(options).encode()), dtype=torch.uint8)
 
 
 def _plain(value: Any) -> Any:

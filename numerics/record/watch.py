@@ -60,8 +60,8 @@ def watch(
     CaptureError where a tensor or the folder cannot be recorded.
     """
     switch = switched_on() if out is None else Switch(Path(out), level, tuple(names))
-    told, axes = layout_of(model)
-    dp = dp or told
+    data_parallel, axes = layout_of(model)
+    dp = dp or data_parallel
     recorder = None if switch is None else _recorder(switch, coords or {**axes, "dp": dp[0]}, config)
     if collectives is None:
         collectives = switch is not None and switch.level == "tensors"

@@ -243,8 +243,8 @@ class Watcher:
             rate = torch.as_tensor(group["lr"], dtype=torch.float64)
             self.record(f"{LEARNING_RATE}{number}", rate, phase="step")
         if self._rows.to is not None:  # each rank's own: ranks may get different settings
-            told = settings(self._model, self._optimizer, self._masters)
-            self.record(SETTINGS, told, phase="step", partial=self._rows.own)
+            stepped_with = settings(self._model, self._optimizer, self._masters)
+            self.record(SETTINGS, stepped_with, phase="step", partial=self._rows.own)
 
     def _after_step(self, *_: object) -> None:
         if self._layout is None:

@@ -128,7 +128,7 @@ def _differences(rows: Sequence[TensorDifference]) -> list[str]:
         )
         if any(value is not None for value in values)
     ]
-    widths = [max(len(head), *map(len, told)) for head, told in columns]
+    widths = [max(len(head), *map(len, cells)) for head, cells in columns]
     room = COLUMNS - 2 - 6 - sum(width + 2 for width in widths)
     return [
         _line("differ most:", "step", [head for head, _ in columns], widths, room + 2),

@@ -44,8 +44,8 @@ def run_two_dimensional(config: RunConfig, out: Path, level: str, names: Sequenc
 
 def planted_text(fault: Mapping[str, Any]) -> str:
     """Return a planted bug of run.json in the form in which users write it."""
-    told = {"kind", "axis", "what", "shows"}
-    values = ",".join(f"{name}={value}" for name, value in fault.items() if name not in told)
+    described = {"kind", "axis", "what", "shows"}
+    values = ",".join(f"{name}={value}" for name, value in fault.items() if name not in described)
     return f"{fault['kind']}:{values}"
 
 

@@ -59,7 +59,7 @@ class JobLog:
         self._store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - torch's watchdog uses the same
         whole = dist.group.WORLD
         self._whole = whole.group_name if whole is not None else "0"
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._answered = False
         folders = {name: out / name for name in ("log", "stacks", "counters")}
         for folder in folders.values():
@@ -119,8 +119,8 @@ class JobLog:
         asked = False
         for name, entry in oldest.items():
             ran_s = (now - entry["time_created_ns"]) / 1e9
-            if ran_s >= self._limit_s and name not in self._told:
-                self._told.add(name)
+            if ran_s >= self._limit_s and name not in self._reported:
+                self._reported.add(name)
                 self._time_out(entry, ran_s)
                 asked = True
         if asked and self._store.add(f"{_KEY}first", 1) == 1:

@@ -100,9 +100,9 @@ def standard_form(trace: dict[str, Any], name: str, form: TraceForm) -> dict[str
         values = event.get("args")
         if event.get("name") == SPAN_NAME:
             event["name"], event["cat"] = STANDARD_NAME, "cpu_op"
-            told = {k: values[k] for k in ARGUMENTS if k in values}
-            event["args"] = {k: v for k, v in values.items() if k == "External id"} | form.shown(told)
-            titles += _title(event, told) if form.titles else []
+            arguments = {k: values[k] for k in ARGUMENTS if k in values}
+            event["args"] = {k: v for k, v in values.items() if k == "External id"} | form.shown(arguments)
+            titles += _title(event, arguments) if form.titles else []
         elif isinstance(values, dict):
             kept = _PRODUCT.fullmatch(event.get("name", ""))
             for key in _SHAPES:
@@ -121,10 +121,10 @@ def standard_form(trace: dict[str, Any], name: str, form: TraceForm) -> dict[str
     return trace
 
 
-def _title(event: dict[str, Any], told: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the title around a message's span, as a list; empty for other calls. `told`: the call's full arguments."""
-    members = json.loads(told["Process Group Ranks"])
-    title = title_of(told, members.index(dist.get_rank())) if dist.get_rank() in members else None
+def _title(event: dict[str, Any], arguments: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the title around a message's span, as a list; empty for other calls. `arguments`: all of the call"""
+    members = json.loads(arguments["Process Group Ranks"])
+    title = title_of(arguments, members.index(dist.get_rank())) if dist.get_rank() in members else None
     if title is None:
         return []
     return [{**event, "cat": "user_annotation", "name": title, "args": {}}]

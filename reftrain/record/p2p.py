@@ -25,7 +25,7 @@ class P2PRing:
     """The last `size` sends and receives of this rank."""
 
     def __init__(self, size: int, note: Callable[[dict[str, Any]], None] | None = None) -> None:
-        self.note = note  # told of every call before it is made
+        self.note = note  # called with every call before it is made
         self._calls: deque[tuple[dict[str, Any], Any]] = deque(maxlen=size)
         self._numbers: dict[str, int] = {}
         self._lock = threading.Lock()

@@ -89,15 +89,15 @@ class _Reader(FileSystemReader):
         return found
 
 
-def state_before(run: Path, told: object, config: RunConfig) -> State:
+def state_before(run: Path, source: object, config: RunConfig) -> State:
     """Return the state that a run resumed from, or the initial state of a run from its first step.
 
-    `told` is the entry of its run.json. `ReplayError` if that checkpoint no longer exists, or is of another model.
+    `source` is the entry of its run.json. `ReplayError` if that checkpoint no longer exists, or is of another model.
     """
-    if not told:
+    if not source:
         return first_state(config)
     first = _first_step(run)
-    folder = _folder(run, str(told), first)
+    folder = _folder(run, str(source), first)
     own = formats_of(config.numerics.policy).parameter
     wide = torch.promote_types(own, torch.float32)
     kinds = (*MOMENTS, *(("master",) if own != wide else ()))
@@ -172,14 +172,14 @@ def recorded_parameters(run: Path, world_size: int) -> set[str]:
     return names
 
 
-def _folder(run: Path, told: str, first: int) -> Path:
+def _folder(run: Path, source: str, first: int) -> Path:
     """Return the checkpoint of a step below the run's configured folder. `ReplayError` if it does not exist."""
     name = f"step-{first:08d}"
-    for root in (run,) if told == "auto" else (Path(told), run):
+    for root in (run,) if source == "auto" else (Path(source), run):
         for folder in (root, root / name, root / "checkpoint" / name):
             if (folder / INDEX).is_file():
                 return folder
     raise ReplayError(
-        f"the checkpoint of step {first} that the run went on from is not in {told} any more; "
+        f"the checkpoint of step {first} that the run went on from is not in {source} any more; "
         "put it there or into the run's checkpoint folder"
     )

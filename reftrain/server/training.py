@@ -51,9 +51,9 @@ def train(config: RunConfig, staleness: int, faults: Sequence[FaultSpec] = ()) -
             ranks.wait()
         finally:
             ranks.end()
-        told = json.loads((Path(folder) / "trained.json").read_text(encoding="utf-8"))
+        content = json.loads((Path(folder) / "trained.json").read_text(encoding="utf-8"))
         weights = torch.load(Path(folder) / "weights.pt", weights_only=True)
-        return Trained(told["losses"], told["versions"], told["waited_s"], weights)
+        return Trained(content["losses"], content["versions"], content["waited_s"], weights)
 
 
 def _run_rank(
@@ -69,8 +69,8 @@ def _run_rank(
             return
         found = serve(config, staleness)
         torch.save(found.weights, folder / "weights.pt")
-        told = {name: value for name, value in asdict(found).items() if name != "weights"}
-        (folder / "trained.json").write_text(json.dumps(told), encoding="utf-8")
+        content = {name: value for name, value in asdict(found).items() if name != "weights"}
+        (folder / "trained.json").write_text(json.dumps(content), encoding="utf-8")
     finally:
         dist.destroy_process_group()
 

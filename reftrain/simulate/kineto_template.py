@@ -210,16 +210,16 @@ class Template:
                 self._batch(op, row, link, seq)
             else:
                 self._call(op, row, link, seq)
-        told: list[object] = [Word("batch_args" if message and form.batched else "args", op), seq]
+        arguments: list[object] = [Word("batch_args" if message and form.batched else "args", op), seq]
         ids = f'"External id":{link + 1},'
         if message and not (form.records_messages and (form.nccl2 or not form.batched)):
-            told, ids = [], f'"External id":{link},' if form.bogus_id else ""
+            arguments, ids = [], f'"External id":{link},' if form.bogus_id else ""
         stream = self._streams.setdefault(op.stream, 20 + 4 * len(self._streams))
         kernel = names.kernel.replace("ncclDevKernel", "ncclKernel") if form.old_kernels else names.kernel
         head = f'{{"ph":"X","cat":"kernel","name":"{kernel}",'
         args = [
             f'{ids}"queued":0,"device":', Word("device"),
-            f',"stream":{stream},"correlation":{link},"grid":[24,1,1],"block":[544,1,1]', *told,
+            f',"stream":{stream},"correlation":{link},"grid":[24,1,1],"block":[544,1,1]', *arguments,
         ]  # fmt: skip
         self._row(head, (Word("device"), f',"tid":{stream},'), _Time(0, row), _Time(1, row), args)
 

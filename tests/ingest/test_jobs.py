@@ -65,7 +65,7 @@ def test_names_or_times_tell_recordings_in_one_folder():
 def test_folders_by_host_are_no_jobs():
     days = [("monday", 10), ("tuesday", 90_000)]
     files = [file(f"{day}/host{r // 2}/rank{r}.json", r, at=at) for day, at in days for r in range(4)]
-    assert [j.told for j in jobs_of(files)] == ["folder monday", "folder tuesday"]
+    assert [j.name for j in jobs_of(files)] == ["folder monday", "folder tuesday"]
     files = [file(f"host{r // 2}/{day}/rank{r}.json", r, at=at) for day, at in days for r in range(4)]
     assert sizes(files) == [4, 4]
     assert sizes([file(f"host{r // 2}/rank{r}.json", r) for r in range(4)]) == [4]
@@ -83,7 +83,7 @@ def test_recorded_runs_are_jobs():
 def test_other_group_sizes_or_members_are_other_jobs():
     two = [file(f"{r}", r, **named(r, 2)) for r in range(4)]
     four = [file(f"{r}", r, **named(r, 4)) for r in range(4, 8)]
-    assert [j.told for j in jobs_of(two + four)] == ["mesh_tp groups of 2", "mesh_tp groups of 4"]
+    assert [j.name for j in jobs_of(two + four)] == ["mesh_tp groups of 2", "mesh_tp groups of 4"]
     strided = [file(f"{r}", r, groups=(("mesh_tp", tuple(sorted((r, (r + 4) % 8)))),)) for r in range(4, 8)]
     assert sizes(two + strided) == [4, 4]
     assert sizes(two + [file(f"{r}", r, **named(r, 2)) for r in range(4, 8)]) == [8]

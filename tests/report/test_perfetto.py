@@ -70,7 +70,7 @@ def test_arrows_go_from_victims_to_the_suspect(found):
 
 def test_unlinked_clocks_have_no_arrows(found):
     finding, picture = found
-    apart = replace(picture, timeline=replace(picture.timeline, told_apart=False))
+    apart = replace(picture, timeline=replace(picture.timeline, clocks_linked=False))
     _, events = read(slowrank_trace(finding, apart))
     assert not any(e.flow_ids or e.terminating_flow_ids for _, e in events)
     assert any("not linked" in str(told(e).get("clocks")) for _, e in events)

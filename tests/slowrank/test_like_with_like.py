@@ -94,7 +94,7 @@ def test_slow_rank_is_named_beside_liked_experts(tmp_path, rank):
 def test_collectives_of_unknown_kind_may_deal_tokens(tmp_path):
     case = prepared(experts(tmp_path, sizes=False), grid(dp=RANKS))
     unknown = replace(case.ops, kinds=(["collective"], np.zeros_like(case.ops.kinds[1])))
-    untold = dealt_tokens(unknown, case.steps, case.stages).untold
+    untold = dealt_tokens(unknown, case.steps, case.stages).of_unknown_size
     assert (untold[0] > 0.02 * case.step_ns).all()
     assert (untold[3] < 0.01 * case.step_ns).all()
 
@@ -148,12 +148,12 @@ def test_only_lost_sizes_leave_work_open(tmp_path):
     """A rank whose every tenth size is lost has tokens to thank for little of its work."""
     told = prepared(experts(tmp_path), grid(dp=RANKS))
     case = prepared(experts(tmp_path, sizes=False), grid(dp=RANKS))
-    none = dealt_tokens(case.ops, case.steps, case.stages).untold
+    none = dealt_tokens(case.ops, case.steps, case.stages).of_unknown_size
     for rank, ops in told.ops.per_rank.items():
         taken = ops.taken.copy()
         taken[rank::20] = -1
         told.ops.per_rank[rank] = replace(ops, taken=taken)
-    some = dealt_tokens(told.ops, told.steps, told.stages).untold
+    some = dealt_tokens(told.ops, told.steps, told.stages).of_unknown_size
     assert 0 < some[0].sum() < 0.3 * none[0].sum()
 
 

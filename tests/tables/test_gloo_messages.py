@@ -2,7 +2,7 @@
 
 from tests.tables.gloo import message, named, operator, steps
 from tests.tables.rows import recorded
-from tracekit.inference.peers.places_in_groups import with_places_in_groups, with_told_places
+from tracekit.inference.peers.places_in_groups import with_places_in_groups, with_recorded_places
 from tracekit.matching.clock import Clocks
 from tracekit.matching.match import match
 from tracekit.timing.buffered_sends import buffered_sends
@@ -36,7 +36,7 @@ def test_a_receive_found_late_took_no_longer_than_others():
     same = dict.fromkeys(range(2), 0)
     clocks = Clocks(same, same, same, same, residual_ns=0.0)
     ops = match([recorded(r, *rows, groups=groups) for r, rows in enumerate((sender, receiver))], groups)
-    ops = match(with_told_places(ops, clocks, [(0, 1)])[0], groups)
+    ops = match(with_recorded_places(ops, clocks, [(0, 1)])[0], groups)
     waits = measure_waits(ops, clocks, eager=buffered_sends(ops, clocks).eager)
     assert waits.transfer.tolist() == [200_000, 200_000]
 

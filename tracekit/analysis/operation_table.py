@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from tracekit.analysis.breakdown.parts import waits_told
+from tracekit.analysis.breakdown.parts import waits_known
 from tracekit.analysis.slowrank.opened import opened
 from tracekit.arrays import from_numpy, from_strings
 from tracekit.rank_events.coded_words import Codes, numbered
@@ -43,7 +43,7 @@ def operations(
             "start_ns": from_numpy(ops.start),
             "end_ns": from_numpy(ops.end),
             "exposed_ns": from_numpy(ops.exposed),
-            "wait_ns": from_numpy(case.waits.held, ~waits_told(case)),
+            "wait_ns": from_numpy(case.waits.held, ~waits_known(case)),
             "instance": from_numpy(ops.instance, ops.instance < 0),
             "elements": from_numpy(elements, elements < 0),
         }

@@ -29,7 +29,7 @@ def places(
     kinds: dict[_Kind, list[GroupUse]] = defaultdict(list)
     for use in group_uses(run, ops):
         if len(use.ranks) > 1:
-            kinds[choice.mesh.dims_of(use.ranks), len(use.ranks), use.told].append(use)
+            kinds[choice.mesh.dims_of(use.ranks), len(use.ranks), use.named].append(use)
     world = world_of(run, ops)
     missing = tuple(sorted(set(world) - set(ops.ranks)))
     inner_first = sorted(
@@ -64,5 +64,5 @@ def _along(axes: tuple[str, ...], uses: Sequence[GroupUse]) -> GroupsAlong:
         tuple(sorted({op for use in uses for op in use.ops})),
         max(use.collectives for use in uses),
         max(use.p2p for use in uses),
-        first.told,
+        first.named,
     )

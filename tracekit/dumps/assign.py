@@ -38,7 +38,7 @@ class Assignment:
         renamed = [
             d
             for d in self.dumps.values()
-            if (told := rank_in_name(d.path)) is not None and told != d.rank and d.claimed is None
+            if (by_name := rank_in_name(d.path)) is not None and by_name != d.rank and d.claimed is None
         ]
         if not renamed:
             return []

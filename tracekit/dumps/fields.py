@@ -55,10 +55,10 @@ def state_of(entry: dict[str, Any]) -> int:
 
     The recorder derives the state from the times: a call with a known end is never scheduled or started.
     """
-    told, retired = entry["state"], entry["retired"]
+    recorded, retired = entry["state"], entry["retired"]
     if type(retired) is not bool:
         raise ValueError("retired is not a truth value")
-    state = STATES[told if type(told) is str else ""]  # a tree of tuples takes for ever to hash
+    state = STATES[recorded if type(recorded) is str else ""]  # a tree of tuples takes for ever to hash
     if state != DONE and integer(entry["time_discovered_completed_ns"]):
         raise ValueError("an end without its state")
     return DONE if retired else state

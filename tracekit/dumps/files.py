@@ -73,18 +73,18 @@ def find_files(inputs: Sequence[str], without: Collection[str] = ()) -> Found:
     if not found.sources:
         count = len(found.foreign)
         what = f"none of the {count} files in there is named as a dump is" if count else "no file in there"
-        told = f"{', '.join(inputs)}: {what}{traces_told(found)}{logs_told(found.foreign)}"
-        raise InputError(f"{told}; give the folder that holds the dumps")
+        problem = f"{', '.join(inputs)}: {what}{traces_in_words(found)}{logs_in_words(found.foreign)}"
+        raise InputError(f"{problem}; give the folder that holds the dumps")
     return found
 
 
-def traces_told(found: Found) -> str:
+def traces_in_words(found: Found) -> str:
     """Say which of the files that were set aside looks like a profiler's trace; empty where none does."""
     traces = [path for path in found.foreign if path.lower().endswith(_TRACES)]
     return f" ({traces[0]} looks like a profiler's trace: `tracekit slowrank` reads it)" if traces else ""
 
 
-def logs_told(paths: Iterable[str]) -> str:
+def logs_in_words(paths: Iterable[str]) -> str:
     """Say which of these files seems to be a job's log, and how dumps are recorded; empty where none does."""
     logs = [path for path in paths if _LOG_NAME.search(path.rpartition("/")[2].lower())]
     if not logs:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from tracekit.dumps.assign import assign_ranks, rank_in_name
-from tracekit.dumps.files import find_files, logs_told, size_of, traces_told
+from tracekit.dumps.files import find_files, logs_in_words, size_of, traces_in_words
 from tracekit.dumps.rank_dump import RankDump
 from tracekit.dumps.transfer import DumpReader, Interner, NotADumpError
 from tracekit.errors import InputError, with_rejected
@@ -102,10 +102,10 @@ def load_dumps_without(
     rejected = (*read.rejected, *others, *assigned.rejected, *found.unreadable)
     if not assigned.dumps:
         why = f"; the first: {rejected[0].path}: {rejected[0].reason}" if rejected else ""
-        logs = logs_told([*found.foreign, *paths])
-        told = f"{', '.join(inputs)}: no usable flight-recorder dump among {len(paths)} files"
-        told += f"{traces_told(found)}{logs}{why}"
-        error = InputError(f"{told}; give the folder that holds the dumps")
+        logs = logs_in_words([*found.foreign, *paths])
+        problem = f"{', '.join(inputs)}: no usable flight-recorder dump among {len(paths)} files"
+        problem += f"{traces_in_words(found)}{logs}{why}"
+        error = InputError(f"{problem}; give the folder that holds the dumps")
         raise with_rejected(error, [(r.path, r.reason) for r in rejected[1:]])
     forget_cuts(assigned.dumps.values())
     quality = (*_foreign(read.foreign), *assigned.renamed, *_damage(assigned.dumps.values()))
@@ -205,10 +205,10 @@ def _witness(dump: RankDump, run: str, moment: str | None) -> Witness:
     windows = (
         (Window(rank, dump.last_created, dump.last_created, host=dump.host),) if rank is not None else ()
     )
-    told = [(g.desc, g.ranks) for g in dump.groups if g.ranks and rank in g.ranks]
-    count = Counter(desc for desc, _ in told)
+    problem = [(g.desc, g.ranks) for g in dump.groups if g.ranks and rank in g.ranks]
+    count = Counter(desc for desc, _ in problem)
     names: GroupNames = tuple(
-        sorted((d, ranks) for d, ranks in told if count[d] == 1 and len(hinted_dims([d])) == 1)
+        sorted((d, ranks) for d, ranks in problem if count[d] == 1 and len(hinted_dims([d])) == 1)
     )
     worlds = [len(g.ranks) for g in dump.groups if g.desc == "default_pg" and g.ranks]
     world = worlds[0] if len(worlds) == 1 else None

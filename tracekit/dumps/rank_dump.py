@@ -135,7 +135,7 @@ class RankDump:
     )
     finished: bool = False  # it holds calls that are done
     gapless: bool = False  # its entries follow one another: none was left out
-    whole_since: int = 0  # time (ns) from which on this is so; MAX_INTEGER where that is not told
+    whole_since: int = 0  # time (ns) from which on this is so; MAX_INTEGER where that is unknown
     unlisted: bool = False  # calls name groups that the dump does not list
     damaged_end: bool = False  # damaged entries may be its newest calls or messages
     truncated: bool = False  # the file ends too early: the newest entries are not in it

@@ -57,8 +57,8 @@ def _never_falling(rows: list[Row]) -> list[Row]:
 def span_of(entries: Sequence[Any]) -> int:
     """Return how many record ids a ring covers, or how many entries it has where their ids are damaged."""
     ids = [integer(e.get("record_id")) if isinstance(e, dict) else None for e in (entries[0], entries[-1])]
-    told = ids[1] - ids[0] + 1 if ids[0] is not None and ids[1] is not None else 0
-    return told if len(entries) <= told <= len(entries) + MAX_LEAP else len(entries)
+    count = ids[1] - ids[0] + 1 if ids[0] is not None and ids[1] is not None else 0
+    return count if len(entries) <= count <= len(entries) + MAX_LEAP else len(entries)
 
 
 def without_gaps(entries: Sequence[Any]) -> bool:

@@ -91,8 +91,8 @@ def _decode(data: bytes) -> tuple[Any, bool]:
         pickled = data[:1] == b"\x80"
         kept = salvage(data) if pickled else salvage_json(data)
         # a pickle without its groups says nothing; JSON lists them last, and calls name theirs
-        told = kept is not None and (kept.get("pg_config") or not pickled)
-        if kept is None or not told or not (kept.get("entries") or kept.get("pg_status")):
+        grouped = kept is not None and (kept.get("pg_config") or not pickled)
+        if kept is None or not grouped or not (kept.get("entries") or kept.get("pg_status")):
             raise
         return kept, True
 

@@ -45,7 +45,9 @@ def _lent(url: str, done: str, fails: type[TracekitError]) -> Iterator[tuple[Fil
             f"pip install {_package(url)}"
         ) from error
     except Exception as error:  # every backend has errors of its own
-        raise fails(f"{url}: cannot be {done} ({_told(error)}); check the URL and the credentials") from error
+        raise fails(
+            f"{url}: cannot be {done} ({_in_words(error)}); check the URL and the credentials"
+        ) from error
 
 
 def check_target(url: str) -> None:
@@ -95,5 +97,5 @@ def _package(url: str) -> str:
     return str(known_implementations.get(protocol, {}).get("class", protocol)).partition(".")[0]
 
 
-def _told(error: Exception) -> str:
+def _in_words(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"

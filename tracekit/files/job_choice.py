@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from tracekit.errors import InputError, UsageError
 from tracekit.files.rival_recordings import by_recording
 from tracekit.files.witness import Job, Witness
-from tracekit.thresholds.ingest import FILES_NAMED, JOBS_TOLD_APART, STRAY_SHARE
+from tracekit.thresholds.ingest import FILES_NAMED, JOBS_SEPARATED, STRAY_SHARE
 
 
 def refused(files: Sequence[Witness], wanted: int | None) -> tuple[dict[str, str], int | None]:
@@ -18,7 +18,7 @@ def refused(files: Sequence[Witness], wanted: int | None) -> tuple[dict[str, str
     jobs = jobs_of(files)
     if len(jobs) < 2:
         return {}, None
-    described = "; ".join(f"{n}: {_told(job)}" for n, job in enumerate(jobs, 1))
+    described = "; ".join(f"{n}: {_in_words(job)}" for n, job in enumerate(jobs, 1))
     if wanted is not None and wanted > len(jobs):
         raise UsageError(
             f"--job {wanted}: the input holds {len(jobs)} jobs ({described}); choose one of these"
@@ -46,14 +46,14 @@ def refused(files: Sequence[Witness], wanted: int | None) -> tuple[dict[str, str
 
 
 def _about(job: Job) -> str:
-    return job.told or f"{len(job.ranks)} ranks"
+    return job.name or f"{len(job.ranks)} ranks"
 
 
-def _told(job: Job) -> str:
+def _in_words(job: Job) -> str:
     """Return a job in some words: its distinction, its ranks, and a file unless the words name its folder."""
     ranks = f"{len(job.ranks)} ranks" if len(job.ranks) > 1 else f"rank {job.ranks[0]}"
     first = job.files[0].label
-    return f"{job.told}, {ranks}" + ("" if job.told.startswith(("run ", "folder ")) else f", first {first}")
+    return f"{job.name}, {ranks}" + ("" if job.name.startswith(("run ", "folder ")) else f", first {first}")
 
 
 # Finds the files of one job: files of other jobs, and further recordings of the same ranks, are separated.
@@ -79,7 +79,7 @@ def jobs_of(files: Sequence[Witness]) -> list[Job]:
     return sorted(jobs, key=lambda j: (-len(j.ranks), j.files[0].label if j.files else ""))
 
 
-def _divided(job: Job, key: Callable[[Witness], str | None], told: str, *, surely: bool = False) -> list[Job]:
+def _divided(job: Job, key: Callable[[Witness], str | None], name: str, *, surely: bool = False) -> list[Job]:
     """Return `job` divided by the keys of its files; files without a key go to the largest part."""
     parts: dict[str, list[Witness]] = defaultdict(list)
     silent = [file for file in job.files if key(file) is None]
@@ -93,7 +93,7 @@ def _divided(job: Job, key: Callable[[Witness], str | None], told: str, *, surel
     parts[largest].extend(silent)
     unknown = job.silent | {file.label for file in silent}
     return [
-        Job(tuple(mine), told.format(k), surely or job.surely, unknown & {f.label for f in mine})
+        Job(tuple(mine), name.format(k), surely or job.surely, unknown & {f.label for f in mine})
         for k, mine in sorted(parts.items())
     ]
 
@@ -123,7 +123,7 @@ def _by_group_sizes(job: Job) -> list[Job]:
         fits = (n for n, known in enumerate(sizes) if all(known.get(d, size) == size for d, size in claim))
         number = next(fits, len(sizes))
         if number == len(sizes):
-            if len(sizes) == JOBS_TOLD_APART:
+            if len(sizes) == JOBS_SEPARATED:
                 return [job]
             sizes.append({})
             parts.append([])
@@ -132,10 +132,10 @@ def _by_group_sizes(job: Job) -> list[Job]:
     if len(parts) < 2:
         return [job]
     differing = {d for known in sizes for d, n in known.items() if any(k.get(d, n) != n for k in sizes)}
-    told = [
+    names = [
         ", ".join(f"{d} groups of {known[d]}" for d in sorted(differing & known.keys())) for known in sizes
     ]
-    return [Job(tuple(mine), said, job.surely) for mine, said in zip(parts, told, strict=True)]
+    return [Job(tuple(mine), said, job.surely) for mine, said in zip(parts, names, strict=True)]
 
 
 def _by_group_members(job: Job) -> list[Job]:
@@ -149,7 +149,7 @@ def _by_group_members(job: Job) -> list[Job]:
             if all(groups.get((desc, r), ranks) == ranks for desc, ranks in fresh for r in ranks):
                 break
         else:
-            if len(parts) == JOBS_TOLD_APART:
+            if len(parts) == JOBS_SEPARATED:
                 return [job]
             number, fresh = len(parts), list(file.groups)
             parts.append([])

@@ -14,7 +14,7 @@ from tracekit.files.witness import Job, Window, Witness
 from tracekit.thresholds.ingest import (
     CAPTURES_COMPARED,
     FILES_NAMED,
-    JOBS_TOLD_APART,
+    JOBS_SEPARATED,
     LONGEST_PAUSE_NS,
     MAX_OVERLAP,
     STEPS_PAUSED,
@@ -137,7 +137,7 @@ def _joined(job: Job, kind: str, keys: dict[str, str], pairs: Collection[tuple[s
             parts.append([key])
         else:
             found.append(key)
-    if len(parts) > JOBS_TOLD_APART:
+    if len(parts) > JOBS_SEPARATED:
         return [job]
     return [_part(job, kind, keys, part) for part in parts]
 

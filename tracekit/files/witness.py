@@ -25,13 +25,13 @@ class WindowName:
 
     place: the path without the window; only files of one place are windows of one job. numbers: its
     progress, or the time in the name that torch's handler gave. loop: the word for a loop that trains nothing ("").
-    told: the name of the window ("iteration_20"); "" if it has only a time.
+    name: the name of the window ("iteration_20"); "" if it has only a time.
     """
 
     place: str
     numbers: tuple[int, ...]
     loop: str = ""
-    told: str = ""
+    name: str = ""
 
     def beside(self, other: "WindowName | None") -> bool:
         """Whether both are windows of one job, and not the same one."""
@@ -69,7 +69,7 @@ class Job:
     """
 
     files: tuple[Witness, ...]
-    told: str = ""
+    name: str = ""
     surely: bool = False
     silent: frozenset[str] = frozenset()
 

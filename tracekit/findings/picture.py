@@ -26,7 +26,7 @@ class Timeline:
     ranks: tuple[int, ...]
     rows: tuple[TimelineRow, ...]
     least: float  # gaps shorter than this were closed, ms
-    told_apart: bool  # the clocks of all these ranks are linked
+    clocks_linked: bool  # the clocks of all these ranks are linked
     held: tuple[int, ...] = ()
 
 

@@ -25,7 +25,7 @@ from tracekit.inference.peers.open_messages import (
     with_links,
 )
 from tracekit.inference.peers.pipeline_order import with_pipeline_order
-from tracekit.inference.peers.places_in_groups import with_told_places
+from tracekit.inference.peers.places_in_groups import with_recorded_places
 from tracekit.matching.clock import align
 from tracekit.matching.match import Operations, rematch
 from tracekit.mesh import Mesh, infer
@@ -113,9 +113,9 @@ def _linked(run: Run, ops: Operations, mesh: Mesh, axis: str, *, sure: bool) -> 
 def _by_order(run: Run, ops: Operations, stages: Sequence[tuple[int, ...]]) -> tuple[Operations, int]:
     """Return `ops` with the peers from places and orders along the pipelines `stages`, and their number."""
     count = 0
-    for learn in (with_told_places, with_only_neighbours, with_pipeline_order, with_line_order):
-        told, more = learn(ops, align(ops), stages)
-        ops = rematch(ops, told, run.groups) if more else ops
+    for learn in (with_recorded_places, with_only_neighbours, with_pipeline_order, with_line_order):
+        learnt, more = learn(ops, align(ops), stages)
+        ops = rematch(ops, learnt, run.groups) if more else ops
         count += more
     return ops, count
 

@@ -123,7 +123,7 @@ def names_of(claims: Sequence[Claim]) -> tuple[str, ...]:
     if len(claims) < 2:
         return ()
     apart = len({_numbers(c) for c in claims}) == len(claims)
-    names = _without_common([c.window.told if c.window is not None and apart else "" for c in claims])
+    names = _without_common([c.window.name if c.window is not None and apart else "" for c in claims])
     if all(names):
         return names
     again = any(a and b and min(b) <= max(a) for a, b in pairwise(c.table.steps for c in claims))

@@ -67,7 +67,7 @@ class FileResult:
     mesh_hint: dict[str, Any] | None = None
 
     @property
-    def rank_untold(self) -> bool:
+    def rank_unknown(self) -> bool:
         """Return whether a file that was read names no rank: its table is rank 0's, and `reason` says why."""
         return self.status == "ok" and bool(self.reason)
 

@@ -37,7 +37,7 @@ def _of_one_process(results: Sequence[FileResult]) -> list[FileResult]:
     """Return `results` with files that name no rank as rank 0 if all files are of one place, else rejected."""
     used = [r for r in results if r.tables]
     places = {name.place if (name := window_name(r.label)) else unpacked(r.label) for r in used}
-    if len(places) == 1 and all(r.rank_untold for r in used):
+    if len(places) == 1 and all(r.rank_unknown for r in used):
         row = "it names neither its rank nor any communication: it is taken as the only process of its job, rank 0"
         return [
             replace(
@@ -53,7 +53,7 @@ def _of_one_process(results: Sequence[FileResult]) -> list[FileResult]:
         ]
     return [
         replace(r, status="rejected", reason=UNKNOWN_RANK.format(r.reason), rank=None, tables=(), quality=())
-        if r.rank_untold
+        if r.rank_unknown
         else r
         for r in results
     ]

@@ -42,7 +42,7 @@ def channels_of(
     """
     numbers: dict[tuple[object, ...], Channel] = {}
     known: dict[_Row, int] = {}
-    groups_told = _GroupsTold(
+    named_groups = _NamedGroups(
         {g.group: g.ranks for g in groups},
         tuple(r.rank for r in ranks),
         _carriers(ranks),
@@ -58,7 +58,7 @@ def channels_of(
             at = int(first[i])
             row = r.op[at], int(r.group[at]), int(r.src[at]), int(r.dst[at]), bool(inferred[at])
             if row not in known:
-                known[row] = groups_told.channel(row, numbers)
+                known[row] = named_groups.channel(row, numbers)
             places[i] = known[row]
         result.append(places[number])
     return np.concatenate(result), tuple(numbers.values())
@@ -69,7 +69,7 @@ _Row = tuple[str, int, int, int, bool]
 
 
 @dataclass(frozen=True)
-class _GroupsTold:
+class _NamedGroups:
     """The known groups before operations get their channels; as in `channels_of`."""
 
     members: Mapping[int, tuple[int, ...]]

@@ -39,8 +39,8 @@ def name_axes(
     free = [i for i in range(len(inner_first)) if i not in names]
     if free:
         _guess(inner_first, free, names, order, programs)
-        told = ", ".join(f"{names[i]}={inner_first[i].size}" for i in free)
-        notes.append(f"axes without a clear description are named by their use and position: {told}")
+        by_position = ", ".join(f"{names[i]}={inner_first[i].size}" for i in free)
+        notes.append(f"axes without a clear description are named by their use and position: {by_position}")
     merged: dict[str, list[Family]] = {}
     for i, axis in enumerate(inner_first):
         merged.setdefault(names[i], []).append(axis)

@@ -25,7 +25,7 @@ class GroupUse:
     ops: frozenset[str] = frozenset()
     exposed: float = 0.0  # share of its collectives that compute stood still for
     alternation: float = 0.0  # share of its collectives that differ in kind from the one before
-    told: bool = True  # the files name it; else only its messages or common ends show it
+    named: bool = True  # the files name it; else only its messages or common ends show it
     partial: bool = False  # it may have further members, which left no trace
     ring: bool = False  # its messages go round in a ring
     dealt: bool = False  # its all-to-alls bring other numbers of elements each time, as tokens of experts do

@@ -95,8 +95,8 @@ def _flat(ranks: tuple[int, ...], dim: str = DATA) -> Mesh:
 
 def _world_dim(uses: Sequence[GroupUse], ranks: tuple[int, ...]) -> str | None:
     """The axis that groups of the whole world are described as, where one description is plain."""
-    told = [(hinted_dims(u.descs), u) for u in uses if u.ranks == ranks]
-    plain = [(u.collectives + u.p2p, next(iter(h))) for h, u in told if len(h) == 1]
+    hints = [(hinted_dims(u.descs), u) for u in uses if u.ranks == ranks]
+    plain = [(u.collectives + u.p2p, next(iter(h))) for h, u in hints if len(h) == 1]
     return max(plain)[1] if plain and len(ranks) > 1 else None
 
 
@@ -105,9 +105,9 @@ def _described(axes: list[Family], uses: Sequence[GroupUse], ranks: tuple[int, .
 
     If the data and context parallel group of a job holds all ranks, there is no other axis.
     """
-    told = {d for u in uses if u.ranks == ranks for d in hinted_dims(u.descs)}
-    left = told - {d for axis in axes if len(axis.hints) == 1 for d in axis.hints}
-    if len(left) != 1 or len(told) == 1:  # one name for everybody tells of no axis inside
+    dims = {d for u in uses if u.ranks == ranks for d in hinted_dims(u.descs)}
+    left = dims - {d for axis in axes if len(axis.hints) == 1 for d in axis.hints}
+    if len(left) != 1 or len(dims) == 1:  # one name for all shows no axis inside
         return axes
     return [replace(axis, hints=frozenset(left)) if not axis.hints else axis for axis in axes]
 

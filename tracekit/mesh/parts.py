@@ -24,7 +24,7 @@ ALL_TO_ALL: Final = "all_to_all"
 
 def with_parts(mesh: Mesh, uses: Sequence[GroupUse]) -> Mesh:
     """Return `mesh` with the axes inside others that the groups in use tell; as it is where they tell none."""
-    parts = {name: Part(groups) for name in PARTS if (groups := _told(mesh, uses, name))}
+    parts = {name: Part(groups) for name in PARTS if (groups := _groups_of(mesh, uses, name))}
     return replace(mesh, parts=parts) if parts else mesh
 
 
@@ -36,17 +36,17 @@ def given_parts(mesh: Mesh, sizes: Mapping[str, int], uses: Sequence[GroupUse]) 
     """
     parts = {}
     for name in PARTS:
-        told = _told(mesh, uses, name)
-        size = sizes.get(name, len(told[0]) if told else 1)
-        if told and len(told[0]) != size:
-            raise MeshError(f"{name}={size}, but the groups of {name} have {len(told[0])} ranks")
+        of_axis = _groups_of(mesh, uses, name)
+        size = sizes.get(name, len(of_axis[0]) if of_axis else 1)
+        if of_axis and len(of_axis[0]) != size:
+            raise MeshError(f"{name}={size}, but the groups of {name} have {len(of_axis[0])} ranks")
         sending = sorted({u.ranks for u in uses if ALL_TO_ALL in u.ops and len(u.ranks) == size})
         if size > 1:
-            parts[name] = Part(told or _whole(mesh, sending) or _numbered(mesh, name, size))
+            parts[name] = Part(of_axis or _whole(mesh, sending) or _numbered(mesh, name, size))
     return replace(mesh, parts=parts) if parts else mesh
 
 
-def _told(mesh: Mesh, uses: Sequence[GroupUse], axis: str) -> tuple[Members, ...]:
+def _groups_of(mesh: Mesh, uses: Sequence[GroupUse], axis: str) -> tuple[Members, ...]:
     """The groups of an axis inside another as descriptions tell them, else the use; empty if nothing does."""
     described = {u.ranks for u in uses if len(u.ranks) > 1 and hinted_part(u.descs) == axis}
     dealing = {

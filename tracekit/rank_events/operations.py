@@ -95,7 +95,7 @@ def rank_ops(
         worked=_worked(events, cat, start, end, launches, begins, steps), used=used, usable=usable, own=args.own,
         waited=waited_for(events, cat, comm, carriers, end, launches), grid=ints(events, "grid", -1)[carriers],
         device=_device(events, carriers), timed=_timed(cat, end > start), found=found[carriers], begins=tuple(begins),
-        held=host_held(events, cat, host, comm, carriers, busy, launches) if on_gpu else None, told_size=args.size,
+        held=host_held(events, cat, host, comm, carriers, busy, launches) if on_gpu else None, group_size=args.size,
     )  # fmt: skip
 
 

@@ -84,7 +84,7 @@ class RankOps:
     message: I64 | None = (
         None  # number that both ends of an inferred message share; -1 of any other operation
     )
-    told_size: I32 | None = None  # ranks in the operation's group, as the trace counts them; -1 unknown
+    group_size: I32 | None = None  # ranks in the operation's group, as the trace counts them; -1 unknown
     found: Mask | None = None  # messages that were done before the host looked for them
     begins: tuple[int, ...] = (0,)  # of the recording's windows, ns
     opens: tuple[

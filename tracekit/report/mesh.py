@@ -66,7 +66,7 @@ def _group(along: GroupsAlong) -> AlongDocument:
 def mesh_lines(finding: PlacesFinding, *, verbose: bool = False) -> list[Line]:
     """Return the finding as pairs of label and text, the mesh first; `verbose` adds all ranks' places and all rows."""
     lines: list[Line] = [("MESH", mesh_line(finding.mesh))]
-    lines.extend((_name(g), _told(g)) for g in finding.groups)
+    lines.extend((_name(g), _in_words(g)) for g in finding.groups)
     places = list(finding.coords.items())
     for rank, place in places if verbose else places[:: max(1, len(places) - 1)][:2]:
         lines.append((f"rank {rank}", ", ".join(f"{axis} {at}" for axis, at in place.items())))
@@ -81,7 +81,7 @@ def _name(along: GroupsAlong) -> str:
     return " × ".join(along.axes) or "no axis"
 
 
-def _told(along: GroupsAlong) -> str:
+def _in_words(along: GroupsAlong) -> str:
     """The words on groups: their number, first members, names in files, and operations."""
     many = f"{along.groups} group{'s' if along.groups != 1 else ''} of {along.size}"
     called = ", ".join(plain(desc) for desc in along.descs[:ROWS_SHOWN] if desc)

@@ -65,11 +65,13 @@ def _evidence(suspect: Suspect) -> dict[str, object]:
 
 def _step(trace: "_Trace", finding: SlowRankFinding, shown: Timeline, lasts: int) -> None:
     """Add the step that is shown: its window, its ranks, and which rank waited for which."""
-    linked = "clocks linked" if shown.told_apart else "clocks not linked: places of ranks are not comparable"
+    linked = (
+        "clocks linked" if shown.clocks_linked else "clocks not linked: places of ranks are not comparable"
+    )
     trace.track(_WINDOW, "evidence window")
     trace.slice(_WINDOW, f"step {shown.step}", 0, lasts, {"clocks": linked, "gaps_closed_ms": shown.least})
     named = {s.rank for s in finding.suspects}
-    culprit = next((rank for rank in shown.ranks if rank in named), None) if shown.told_apart else None
+    culprit = next((rank for rank in shown.ranks if rank in named), None) if shown.clocks_linked else None
     waits: list[tuple[int, int, int]] = []
     for rank in shown.ranks:
         parent = trace.next_number()
@@ -133,13 +135,13 @@ class _Trace:
         name: str,
         begin: int,
         end: int,
-        told: Mapping[str, object],
+        details: Mapping[str, object],
         flow: int | None = None,
     ) -> None:
         """Add a slice; an arrow with the number `flow` begins at it."""
         event = self._on(track, self._event.TYPE_SLICE_BEGIN, begin)
         event.name = name
-        for key, value in told.items():
+        for key, value in details.items():
             _annotate(event.debug_annotations.add(), key, value)
         if flow is not None:
             event.flow_ids.append(flow)

@@ -56,17 +56,21 @@ class _Metrics:
         self._registry: CollectorRegistry = CollectorRegistry()
         self._command = command
 
-    def one(self, name: str, told: str, value: float) -> None:
+    def one(self, name: str, description: str, value: float) -> None:
         """Add a metric without labels."""
-        self.each(name, told, (), [((), value)])
+        self.each(name, description, (), [((), value)])
 
     def each(
-        self, name: str, told: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float]]
+        self,
+        name: str,
+        description: str,
+        labels: Sequence[str],
+        values: Iterable[tuple[Sequence[str], float]],
     ) -> None:
         """Add a metric with a value for each set of labels."""
         from prometheus_client import Gauge
 
-        gauge = Gauge(f"tracekit_{self._command}_{name}", told, labels, registry=self._registry)
+        gauge = Gauge(f"tracekit_{self._command}_{name}", description, labels, registry=self._registry)
         for key, value in values:
             (gauge.labels(*key) if labels else gauge).set(value)
 

@@ -144,7 +144,7 @@ def triage_text(finding: TriageFinding, *, verbose: bool = False) -> str:
     """
     lines: list[str] = []
     for answer in finding.answers:
-        lines.extend([*_told(answer, verbose=verbose), ""])
+        lines.extend([*_answer_lines(answer, verbose=verbose), ""])
     lines.extend(_found(finding.found, verbose=verbose))
     shown = None if verbose else REJECTED_SHOWN
     lines.extend(f"skipped {_clean(r.path)}: {_clean(r.reason)}" for r in finding.skipped[:shown])
@@ -155,7 +155,7 @@ def triage_text(finding: TriageFinding, *, verbose: bool = False) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _told(answer: JobAnswer, *, verbose: bool) -> list[str]:
+def _answer_lines(answer: JobAnswer, *, verbose: bool) -> list[str]:
     """Return the answer of one job, what each kind says of it, and what to collect."""
     head = [f"job {_clean(answer.job)}"] if answer.job is not None else []
     if isinstance(answer.answer, HangFinding):

@@ -27,7 +27,7 @@ class Dealt:
     beyond: (
         F64  # own time beyond the peers' that the number of tokens explains; negative where a rank got few
     )
-    untold: F64  # own time beyond the peers' that unrecorded sizes may explain
+    of_unknown_size: F64  # own time beyond the peers' that unrecorded sizes may explain
     # A step: how much longer the rank with most tokens works than the median, over all all-to-alls of all stages: a
     # micro-batch passes through every stage, and meets another longest rank on each.
     lost_ns: float
@@ -35,22 +35,22 @@ class Dealt:
 
 def dealt_tokens(ops: Operations, steps: Steps, stages: Sequence[npt.NDArray[np.int64]]) -> Dealt:
     """Return the work of each rank that depends on its tokens; `stages` are the rows of ranks with the same work."""
-    beyond, untold, lost = np.zeros(steps.own.shape), np.zeros(steps.own.shape), 0.0
+    beyond, of_unknown_size, lost = np.zeros(steps.own.shape), np.zeros(steps.own.shape), 0.0
     kind = _dealing(ops)
     if kind is None:
-        return Dealt(beyond, untold, lost)
+        return Dealt(beyond, of_unknown_size, lost)
     for rows in (stage for stage in stages if len(stage) > 1):
         work, tokens, _ = _parts(ops, steps, rows, kind)
         if not work.shape[-1]:
             continue
         follows = _following(work, tokens)
         beyond[rows] = np.nansum(follows, axis=-1)
-        untold[rows] = _untold(work, tokens)
+        of_unknown_size[rows] = _of_unknown_size(work, tokens)
         middle = _median(follows, axis=0)
         most = np.where(np.isfinite(follows), follows, -np.inf).max(axis=0)
         spread = np.where(np.isfinite(most), most - middle, 0.0)
         lost += float(spread.sum(axis=-1).mean())
-    return Dealt(beyond, untold, lost)
+    return Dealt(beyond, of_unknown_size, lost)
 
 
 class Evened(NamedTuple):
@@ -81,14 +81,14 @@ def even_shares(
         follows = _following(work, tokens)
         known, wanted = np.isfinite(follows), work.copy()
         for mine in (np.flatnonzero(np.isin(rows, group)) for group in groups):
-            told = np.where(known[mine], follows[mine], 0.0)
-            mean = told.sum(axis=0) / np.maximum(known[mine].sum(axis=0), 1)
-            wanted[mine] = np.maximum(work[mine] - np.where(known[mine], told - mean, 0.0), 0.0)
+            of_tokens = np.where(known[mine], follows[mine], 0.0)
+            mean = of_tokens.sum(axis=0) / np.maximum(known[mine].sum(axis=0), 1)
+            wanted[mine] = np.maximum(work[mine] - np.where(known[mine], of_tokens - mean, 0.0), 0.0)
         for i, row in enumerate(rows.tolist()):
-            told = np.isfinite(work[i])
-            spent, start = work[i][told], begin[i][told]
-            factor = np.asarray(wanted[i][told] / np.maximum(spent, 1.0), np.float64)
-            found[row] = Evened(start, start + spent, np.nonzero(told)[0], factor)
+            whole = np.isfinite(work[i])
+            spent, start = work[i][whole], begin[i][whole]
+            factor = np.asarray(wanted[i][whole] / np.maximum(spent, 1.0), np.float64)
+            found[row] = Evened(start, start + spent, np.nonzero(whole)[0], factor)
     return found
 
 
@@ -121,10 +121,10 @@ def _parts(ops: Operations, steps: Steps, rows: npt.NDArray[np.int64], kind: str
                 found[i, column] = (spent, np.where(sizes < 0, np.nan, sizes)[:-1], end[calls[:-1]])
     usual = int(np.median([len(spent) for spent, *_ in found.values()])) if found else 0
     parts = np.full((3, len(rows), len(steps.numbers), usual), np.nan)
-    for place, told in found.items():
-        many = min(len(told[0]), usual)
+    for place, values_at in found.items():
+        many = min(len(values_at[0]), usual)
         if many:
-            parts[(slice(None), *place)][:, -many:] = [values[-many:] for values in told]
+            parts[(slice(None), *place)][:, -many:] = [values[-many:] for values in values_at]
     return np.maximum(parts[0], 0.0), parts[1], parts[2]
 
 
@@ -159,7 +159,7 @@ def _slope(x: F64, y: F64, least: float) -> float:
     return weighted_median((y[other] - y[one])[distinct] / apart[distinct], np.abs(apart[distinct]), 0.0)
 
 
-def _untold(work: F64, tokens: F64) -> F64:
+def _of_unknown_size(work: F64, tokens: F64) -> F64:
     """Return the own time beyond the peers' that tokens of unrecorded number may explain, rows × steps.
 
     A slow rank is slow after nearly every all-to-all; tokens make only the work of experts longer. Only all-to-alls

@@ -79,7 +79,9 @@ def last_windows(run: Run, steps: Sequence[tuple[int | None, int | None]] | None
         marked |= _marked(taken[0].run)
     if len(taken) == len(windows):
         return run
-    return replace(run.between(_spans(taken)), quality=(*run.quality, _told(taken, windows, goes_on=goes_on)))
+    return replace(
+        run.between(_spans(taken)), quality=(*run.quality, _windows_taken(taken, windows, goes_on=goes_on))
+    )
 
 
 def _spans(windows: Sequence[Window]) -> dict[int, tuple[int, int]]:
@@ -92,7 +94,7 @@ def _spans(windows: Sequence[Window]) -> dict[int, tuple[int, int]]:
     return spans
 
 
-def _told(taken: Sequence[Window], windows: Sequence[Window], *, goes_on: bool) -> Quality:
+def _windows_taken(taken: Sequence[Window], windows: Sequence[Window], *, goes_on: bool) -> Quality:
     """Return the quality row about the windows that were taken, and how to select the others."""
     others = [w.name for w in windows if all(w is not t for t in taken)]
     few = ", ".join(others[-FILES_NAMED:]) + (

@@ -69,7 +69,7 @@ def _ended(rank: RankOps, numbers: I64, ends: I64) -> RankOps:
         rank, start=ends, end=ends, op=(STEP_END,) * count, token=(STEP_END,) * count, group=none32, src=none32,
         dst=none32, seq=none64, nelems=np.zeros(count, np.int64), step=numbers.astype(np.int32),
         kernel=np.arange(count), issued=issued, ready=None, stream=none64, way=np.zeros(count, np.int64), message=None,
-        told_size=none32, found=np.zeros(count, bool), taken=none64, place=none64, own=none64, grid=none64,
+        group_size=none32, found=np.zeros(count, bool), taken=none64, place=none64, own=none64, grid=none64,
         waited=None, hint=None, inferred=None, held=None,
         used=None, usable=None,
     )  # fmt: skip

@@ -66,7 +66,7 @@ MAX_RAS_BYTES: Final = 1 << 28
 """Largest answer of `ncclras` that is read whole, 256 MiB: 16 384 ranks in twenty communicators take about 150."""
 
 KIND_HEAD: Final = 1 << 16
-"""Bytes of a file by which its kind is told."""
+"""Bytes of a file by which its kind is recognised."""
 
 TEXT_SHARE: Final = 0.95
 """Share of printable bytes from which a file without a known beginning is searched as a log."""

@@ -179,7 +179,7 @@ MAX_RUN_MANIFEST: Final = 1 << 26
 CAPTURES_COMPARED: Final = 8
 """Files of one rank that are compared with each other, to separate captures of one job from recordings of several."""
 
-JOBS_TOLD_APART: Final = 64
+JOBS_SEPARATED: Final = 64
 """Jobs that one input is divided into; more is not a folder of jobs but of damaged files."""
 
 STRAY_SHARE: Final = 0.25

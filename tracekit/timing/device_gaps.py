@@ -31,7 +31,7 @@ class _Started:
 
     start: I64
     issued: I64
-    told: Mask  # the time of issue is recorded
+    issue_known: Mask  # the time of issue is recorded
 
 
 def gaps_of(run: Run, ops: Operations, rank: int) -> Gaps:
@@ -51,7 +51,7 @@ def _by_launch(still: Intervals, ran: _Started) -> Gaps:
     begin, end = still
     following = np.searchsorted(ran.start, end)
     at = np.minimum(following, len(ran.start) - 1)
-    known = (following < len(ran.start)) & ran.told[at]
+    known = (following < len(ran.start)) & ran.issue_known[at]
     late = np.where(known, np.clip(ran.issued[at] + LAUNCH_NS, begin, end), begin)
     return Gaps(union(begin, late), union(late[known], end[known]), union(begin[~known], end[~known]))
 

@@ -105,7 +105,7 @@ def _set_back(run: Columns, rows: np.ndarray, device: str) -> list[str]:
 def _pairs(run: Columns, rows: np.ndarray, device: str) -> list[str]:
     """Return the first pair of ranks of each kind with random numbers that do not fit each other."""
     places = np.stack([run[c][rows] for c in ("step", "micro_batch", "pp")], 1)
-    told: dict[str, str] = {}
+    sentences: dict[str, str] = {}
     for place in np.unique(places, axis=0):
         here = rows[(places == place).all(1)]
         step, batch, _ = (int(n) for n in place)
@@ -115,13 +115,13 @@ def _pairs(run: Columns, rows: np.ndarray, device: str) -> list[str]:
             if pair is None:
                 continue
             ranks = f"ranks {pair[0]} and {pair[1]}"
-            told.setdefault(
+            sentences.setdefault(
                 "alike" if alike else "apart",
                 f"{ranks} share sequences and draw other random numbers {when}: dropout on copied tensors differs"
                 if alike
                 else f"data-parallel {ranks} draw the same random numbers {when}: they drop the same elements",
             )
-    return list(told.values())
+    return list(sentences.values())
 
 
 def _first(run: Columns, rows: np.ndarray, axes: tuple[str, ...], *, alike: bool) -> tuple[int, int] | None:

@@ -258,7 +258,7 @@ def local_notes(proof: LocalProof) -> tuple[str, ...]:
         f"{unchecked} not checked"
     )
     scales = [f"gradients of step {step}: {scale.words}" for step, scale in sorted(proof.scales.items())[:1]]
-    return (counts, *scales, *_loss_scale(proof), *proof.orders, *proof.told)
+    return (counts, *scales, *_loss_scale(proof), *proof.orders, *proof.remarks)
 
 
 def _loss_scale(proof: LocalProof) -> list[str]:

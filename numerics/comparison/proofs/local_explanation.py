@@ -59,7 +59,7 @@ def divergence_of(run: Columns, wrong: LocalCheck, proof: LocalProof) -> Diverge
     at_places = [c for c in proof.checks if c.place is not None and c.step == wrong.step]
     alike = [c for c in at_places if c.check.tensor == check.tensor]
     bad = sum(c.check.judged.standing == Standing.BEYOND for c in alike)
-    told = f"wrong in {bad} of {len(alike)} micro-batches of all data-parallel ranks"
+    how_often = f"wrong in {bad} of {len(alike)} micro-batches of all data-parallel ranks"
     return Divergence(
         step=wrong.step,
         phase=check.phase,
@@ -69,7 +69,7 @@ def divergence_of(run: Columns, wrong: LocalCheck, proof: LocalProof) -> Diverge
         collective=None,
         axis=_axis(run, wrong),
         ranks=wrong.ranks or tuple(sorted(set(run["rank"][rows].tolist()))),
-        evidence=told if place is not None and bad else "",
+        evidence=how_often if place is not None and bad else "",
     )
 
 

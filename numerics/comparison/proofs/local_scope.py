@@ -90,8 +90,8 @@ def _unsent(run: Columns) -> list[str]:
         return []
     listed = " and ".join(map(str, sorted(found)[:STEPS_IN_SENTENCE]))
     steps = f"step{'s' * (len(found) > 1)} {listed}" + (" and more" if len(found) > STEPS_IN_SENTENCE else "")
-    told = f"some ranks stepped {len(set().union(*found.values()))} parameters for the others"
-    return [f"copies after {steps}: {told}, and what these were sent is in no record (capture one step more)"]
+    text = f"some ranks stepped {len(set().union(*found.values()))} parameters for the others"
+    return [f"copies after {steps}: {text}, and what these were sent is in no record (capture one step more)"]
 
 
 def never_seen_sent(run: Columns) -> Decision | None:
@@ -100,11 +100,11 @@ def never_seen_sent(run: Columns) -> Decision | None:
     if not rows or others:
         return None
     ranks = sorted({int(run["rank"][row]) for row in rows})
-    told = ", ".join(map(str, ranks[:RANKS_IN_SENTENCE])) + (", …" if len(ranks) > RANKS_IN_SENTENCE else "")
+    few = ", ".join(map(str, ranks[:RANKS_IN_SENTENCE])) + (", …" if len(ranks) > RANKS_IN_SENTENCE else "")
     return Decision(
         "undecided",
         "none",
-        f"ranks {told} kept {run.name('tensor', rows[0])} as it was in step {int(run['step'][rows[0]])} while another "
+        f"ranks {few} kept {run.name('tensor', rows[0])} as it was in step {int(run['step'][rows[0]])} while another "
         "rank updated it, and no later start of a step was recorded: it was sent after the recording, or never",
         "capture one step more: its start shows what every rank holds; then compare again",
     )

@@ -52,10 +52,10 @@ def _unlike(mine: _Stepped | None, other: _Stepped | None) -> str:
     return f"it is stepped with {words[0]}, and in the baseline with {words[1]}" if words else ""
 
 
-def _by_parameter(told: dict[int, Settings]) -> dict[str, _Stepped]:
+def _by_parameter(by_rank: dict[int, Settings]) -> dict[str, _Stepped]:
     """Return class and group of each parameter, of the first rank that steps it."""
     found: dict[str, _Stepped] = {}
-    for one in told.values():
+    for one in by_rank.values():
         for name, group in one.by_parameter().items():
             found.setdefault(name, (one.kind, group))
     return found

@@ -93,15 +93,15 @@ def _beside(runs: Runs, step: int, factor: float, apart: float) -> Decision | No
         if value is None or sent is None or sent.mine.numel() != 1 or not factor:
             continue
         name = tensor.removeprefix(BESIDE).removesuffix(".grad")
-        told = f"in step {step} {name}, which the model leaves beside its output, counts"
+        clause = f"in step {step} {name}, which the model leaves beside its output, counts"
         mine, other = float(sent.mine), float(sent.other) * factor
         if bool(mine) != bool(other):
             ends = ("the run's", "the baseline's") if mine else ("the baseline's", "the run's")
-            return Decision("bug", "local", f"{told} in {ends[0]} loss and not in {ends[1]}", SETTLED)
+            return Decision("bug", "local", f"{clause} in {ends[0]} loss and not in {ends[1]}", SETTLED)
         level = max(FACTOR_MARGIN * max(WEIGHT_TOLERANCE, WEIGHT_ULPS * sent.unit), LOSS_SENSITIVITY * apart)
         if mine and abs(mine / other - 1) > level:
             many = _as_many(runs, step, mine / other, level)
-            text = f"{told} {mine / other:.4g} times as much in the loss as in the baseline{many}"
+            text = f"{clause} {mine / other:.4g} times as much in the loss as in the baseline{many}"
             return Decision("bug", "local", text, SETTLED)
         own = _of_own_part(runs, step, value, apart) if mine else ""
         if own:

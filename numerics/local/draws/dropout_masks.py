@@ -31,7 +31,7 @@ Recorded = Callable[[str, int, tuple[int, ...]], list[Reading]]
 class Dropped:
     """What one call of a dropout layer dropped, of its first elements.
 
-    `kept` and `told` are (elements,) bool: the elements in the output, and the elements that were not zero before and
+    `kept` and `nonzero` are (elements,) bool: the elements in the output, and elements that were not zero before and
     therefore show whether they were dropped. `chance` is the layer's p, `elements` the number of the whole output.
     `replayed` says that the recorded state of the generator draws the same.
     """
@@ -41,7 +41,7 @@ class Dropped:
     call: int
     chance: float
     kept: np.ndarray
-    told: np.ndarray
+    nonzero: np.ndarray
     replayed: bool
     elements: int = 0
 
@@ -98,16 +98,16 @@ class DropoutMasks:
         calls.append(None)
         if first is None:
             return None
-        told, kept = before != 0, first.tensor != 0
-        if not plausible(int((told & ~kept).sum()), int(told.sum()), layer.p):
+        nonzero, kept = before != 0, first.tensor != 0
+        if not plausible(int((nonzero & ~kept).sum()), int(nonzero.sum()), layer.p):
             if first.how:
                 return None  # a sum of ranks' addends shows nothing
             self.judged.add(name)
             return drawn  # no draw is so
         self.judged.add(name)
         calls[-1] = kept
-        sample = [t.reshape(-1)[:MASK_ELEMENTS].numpy() for t in (kept, told)]
-        same = bool((drawn == kept)[told].all())
+        sample = [t.reshape(-1)[:MASK_ELEMENTS].numpy() for t in (kept, nonzero)]
+        same = bool((drawn == kept)[nonzero].all())
         one = Dropped(f"{name}.out", name, len(calls) - 1, layer.p, sample[0], sample[1], same, kept.numel())
         self.found.append(one)
         return kept

@@ -73,12 +73,14 @@ def check_added(
 
 def check_copies(state: RecordedStep) -> list[LocalCheck]:
     """Return a check for each parameter with equal copies that were stepped by unequal gradients."""
-    told = "ranks hold equal copies of the weight, and each steps its own by another gradient"
+    unequal = "ranks hold equal copies of the weight, and each steps its own by another gradient"
     return [
         LocalCheck(
             state.step,
             None,
-            Check(f"{name}.grad", name.rpartition(".")[0], "reduce", Judged(Standing.BEYOND, relation=told)),
+            Check(
+                f"{name}.grad", name.rpartition(".")[0], "reduce", Judged(Standing.BEYOND, relation=unequal)
+            ),
             ranks=ranks,
         )
         for name, p in state.model.named_parameters()
@@ -96,7 +98,7 @@ class Reduced:
     scales: dict[int, Scale] = field(default_factory=dict)
     unseen: set[str] = field(default_factory=set)
     doubts: list[Doubt] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     norms: dict[int, float] = field(default_factory=dict)
     learned: LearnedOrders = field(default_factory=LearnedOrders)
 
@@ -223,7 +225,7 @@ def _by_value(
     if any(one.check.judged.standing == Standing.BEYOND for one in found):
         return None
     into.scales[state.step] = scale
-    into.told.append(f"gradients: clipped by value, at {limit:.6g} in step {state.step}")
+    into.remarks.append(f"gradients: clipped by value, at {limit:.6g} in step {state.step}")
     return found
 
 

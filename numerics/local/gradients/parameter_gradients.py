@@ -136,8 +136,8 @@ def in_format(judged: Judged, recorded: torch.Tensor, total: Sum, scale: Scale, 
     if within(scale.factor * total.total, error, recorded).standing > Standing.WITHIN:
         return judged
     name = str(dtype).removeprefix("torch.")
-    told = f"the gradients were reduced in {name}"
-    return replace(judged, how=told, factors=None, format=name)
+    text = f"the gradients were reduced in {name}"
+    return replace(judged, how=text, factors=None, format=name)
 
 
 def _in_some_order(recorded: torch.Tensor, total: Sum, scale: Scale, learned: LearnedOrders) -> bool:
@@ -263,8 +263,8 @@ def _in_words(weights: Sequence[tuple[Place, float]], *, fitted: bool) -> str:
     if len(none) == len(weights) - 1 and not other:
         alone = next(p for p, w in weights if abs(w) > ADDEND_MISFIT)
         return f"holds the share of {_place(alone)} alone, where each share is due once"
-    told = ", ".join([*other, *none])
-    return f"holds {told}, where each share is due once" if told else ""
+    text = ", ".join([*other, *none])
+    return f"holds {text}, where each share is due once" if text else ""
 
 
 def another_gradient(grad: torch.Tensor, name: str, sums: Mapping[str, Sum], scale: Scale) -> str:

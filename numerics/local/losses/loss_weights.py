@@ -36,7 +36,7 @@ SETTLED: Final = (
 class LossWeights:
     """What was read from the positions' weights, in words, and the doubts about it; the first step with each."""
 
-    told: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     doubts: list[Doubt] = field(default_factory=list)
 
 
@@ -65,8 +65,8 @@ def read_weights(
     if alike:
         unequal = unequal_shares(parts)
         doubts += [divisor(read, _factors(state, scale)) if unequal is None else unequal.text]
-    if not into.told:
-        into.told.append(_in_words(state.step, read, alike=alike))
+    if not into.remarks:
+        into.remarks.append(_in_words(state.step, read, alike=alike))
     if not into.doubts:
         into.doubts += [
             Doubt(f"in step {state.step}, {text}", SETTLED, of_loss=True) for text in doubts if text

@@ -36,7 +36,7 @@ class PaddingChecks:
 
     doubts: list[Doubt] = field(default_factory=list)
     unseen: set[str] = field(default_factory=set)
-    told: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     done: bool = False
 
     def add(self, state: RecordedStep, weights: Mapping[Place, Weights], *, declared: bool) -> None:
@@ -65,7 +65,7 @@ class PaddingChecks:
     def _counted(self, step: int, one: Padding, counted: int, *, declared: bool) -> None:
         """Add how many positions of padding count, by the weights of positions in the loss."""
         if not counted:
-            self.told.append(f"padding: none of it (id {one.token}) counts in the loss of step {step}")
+            self.remarks.append(f"padding: none of it (id {one.token}) counts in the loss of step {step}")
         elif declared:
             how = "their labels were taken as recorded"
             self.unseen.add(
@@ -85,7 +85,7 @@ class PaddingChecks:
         one, where = found[place], f"data-parallel rank {place[0]}, micro-batch {place[1]}"
         reached = reaches_others(state, place, one)
         if reached is False:
-            self.told.append(
+            self.remarks.append(
                 f"padding: outputs of words do not depend on it, where no mask leaves it out ({where})"
             )
         elif mask and reached:

@@ -61,6 +61,6 @@ def _output(
                 around.callback(layer.register_forward_hook(changed).remove)
         try:
             out = torch.func.functional_call(state.model, weights, tuple(args), kwargs)
-        except Exception:  # noqa: BLE001 - the user's model may raise anything; the proof has told if it cannot run
+        except Exception:  # noqa: BLE001 - the user's model may raise anything; the proof says if it cannot run
             return None, False
     return first_tensor(out), bool(done)

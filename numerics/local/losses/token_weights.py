@@ -132,8 +132,8 @@ def unequal_shares(places: Mapping[Part, Weights]) -> Unequal | None:
     mean, axis = _mean_of_means(places, typical, precision)
     several = len({part for *_, part in places}) > 1
     where = [_where(part, several=several) for part in (high, low)]
-    told = f"a position of {where[0]} counts {most / least:.4g} times as much as one of {where[1]}"
-    text = f"the loss is {mean}: {told}" if mean else f"positions count unequally in the loss: {told}"
+    unequal = f"a position of {where[0]} counts {most / least:.4g} times as much as one of {where[1]}"
+    text = f"the loss is {mean}: {unequal}" if mean else f"positions count unequally in the loss: {unequal}"
     return Unequal(text, high, mean, axis)
 
 

@@ -150,8 +150,8 @@ def _keeps_state(
 
 def _left_open(check: Check, why: str = _OTHER_DRAWS) -> Check:
     """Return a check that is wrong only if the run drew or kept what the proof does, as one that is open."""
-    told = check.judged.relation not in {"", DROPPED_AGAIN} and why == _OTHER_DRAWS
-    if check.judged.standing != Standing.BEYOND or told:
+    other_draws = check.judged.relation not in {"", DROPPED_AGAIN} and why == _OTHER_DRAWS
+    if check.judged.standing != Standing.BEYOND or other_draws:
         return check
     judged = replace(check.judged, standing=Standing.UNCHECKED, why=why, relation="", lone="")
     return replace(check, judged=judged)
@@ -193,8 +193,8 @@ def _with_bounds(
             walk = walked(state, place, held, state.random_state(place), bounds=True)
             bounds, grads = walk.checks, walk.grads
         except Exception as error:  # noqa: BLE001 - the model ran on plain tensors: the bounds cannot follow it
-            told = f"{type(error).__name__}: {str(error)[:ERROR_SHOWN]}"
-            unseen.add(f"rounding: no bound follows this model ({told})")
+            error_text = f"{type(error).__name__}: {str(error)[:ERROR_SHOWN]}"
+            unseen.add(f"rounding: no bound follows this model ({error_text})")
             bounds, grads = _without_bounds(exact)
     unseen |= {f"an operator without a bound: {name}" for name in carried.without_rule}
     best = (
@@ -233,9 +233,9 @@ def _better(exact: Check, bound: Check) -> Check:
 def _related(found: Check, exact: Check, held: Tensors, parts: int) -> Check:
     """Return a check beyond its bound with the relation of the recorded tensor to the one computed in its format."""
     pair = exact.judged.pair
-    told = found.judged.standing == Standing.BEYOND and pair is not None and not found.judged.lone
-    words = relation(*pair) if told and pair is not None else ""
-    if told and pair is not None and not words:
+    beyond = found.judged.standing == Standing.BEYOND and pair is not None and not found.judged.lone
+    words = relation(*pair) if beyond and pair is not None else ""
+    if beyond and pair is not None and not words:
         bias = held.get(f"{found.module}.bias") if found.phase == "forward" else None
         words = dropped_again(*pair) if found.phase == "backward" else ""
         words = words if bias is None else bias_added(*pair, bias, parts)

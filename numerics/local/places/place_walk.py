@@ -97,8 +97,8 @@ def plainly(
     except InputError:
         raise
     except Exception as error:  # the user's model may raise anything
-        told = f"{type(error).__name__}: {str(error)[:ERROR_SHOWN]}"
+        error_text = f"{type(error).__name__}: {str(error)[:ERROR_SHOWN]}"
         raise InputError(
             f"{state.recorded.run.capture.folder}: the built model cannot run on what step {state.step} recorded "
-            f"({told}); build it as it is trained: the same modules and names, formats of weights, and arguments"
+            f"({error_text}); build it as it is trained: the same modules and names, formats of weights, and arguments"
         ) from error

@@ -26,7 +26,7 @@ class StatisticsChecks:
     asked: bool = False
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def remarks(self) -> tuple[str, ...]:
         """A sentence where ranks shared their statistics."""
         if not self.found.shared:
             return ()

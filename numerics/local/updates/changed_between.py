@@ -44,8 +44,8 @@ def left_buffers_doubts(run: Columns, saved: Collection[str] | None = None) -> l
         )
         if left:
             names = ", ".join(left[:NAMES_IN_SENTENCE]) + (", …" if len(left) > NAMES_IN_SENTENCE else "")
-            told = f"step {step} starts from the weights that step {earlier} started from, but not from its buffers"
-            return [Doubt(f"{told} ({names})", _RESTORED)]
+            clause = f"step {step} starts from the weights that step {earlier} started from, but not from its buffers"
+            return [Doubt(f"{clause} ({names})", _RESTORED)]
     return []
 
 

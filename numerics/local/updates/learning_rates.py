@@ -39,7 +39,7 @@ class RateChecks:
 
     checks: list[LocalCheck] = field(default_factory=list)
     doubts: list[Doubt] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     unseen: set[str] = field(default_factory=set)
 
 
@@ -69,7 +69,7 @@ def check_rates(recorded: RecordedRun, schedule: Schedule | None) -> RateChecks:
     most = max((max(own) for own in counts.values()), default=0) + 1
     due, failed = due_rates(schedule, most) if schedule is not None and most <= MOST_SCHEDULED else ([], "")
     for groups, ranks in tables:
-        found.told.append(
+        found.remarks.append(
             "; ".join(f"group {n}: {_in_words(list(rates.values()))}" for n, rates in groups.items())
         )
         if schedule is None:
@@ -168,8 +168,8 @@ def _against(
             right = [due[count][number] for count in counts[step]]
             judged = Judged(Standing.EQUAL, elements=1)
             if not any(_equal(rate, one) for one in right):
-                told = f"parameter group {number} is stepped by {rate:.6g}, and the scheduler gives {right[0]:.6g}"
-                judged = Judged(Standing.BEYOND, relation=told)
+                wrong = f"parameter group {number} is stepped by {rate:.6g}, and the scheduler gives {right[0]:.6g}"
+                judged = Judged(Standing.BEYOND, relation=wrong)
             check = Check(f"{LEARNING_RATE}{number}", "", "step", judged)
             made.append(LocalCheck(step, None, check, ranks=ranks))
     return made
@@ -192,13 +192,13 @@ def _counts(recorded: RecordedRun) -> dict[int, range]:
     It is the optimiser's count of its steps, else the number of the step. An update that was skipped may count in the
     schedule or not.
     """
-    told = {step: count for step in recorded.steps if (count := _own_count(recorded, step)) is not None}
+    counted = {step: count for step in recorded.steps if (count := _own_count(recorded, step)) is not None}
     found = {}
     for step in recorded.steps:
-        likely = {told[step]} if step in told else set()
-        earlier = [at for at in told if at <= step]
+        likely = {counted[step]} if step in counted else set()
+        earlier = [at for at in counted if at <= step]
         if earlier:
-            likely |= {told[earlier[0]] + step - at for at in (earlier[0], recorded.steps[0])}
+            likely |= {counted[earlier[0]] + step - at for at in (earlier[0], recorded.steps[0])}
         likely = likely or {step}
         found[step] = range(min(likely), max(likely) + 1)
     return found

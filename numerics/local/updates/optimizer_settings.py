@@ -109,25 +109,25 @@ def read_settings(recorded: RecordedRun, step: int) -> dict[int, Settings]:
 def _parsed(raw: bytes) -> Settings | None:
     """Return settings from what a file holds; None where that is something else."""
     try:
-        told = json.loads(raw)
-        groups = tuple(told["groups"])
+        content = json.loads(raw)
+        groups = tuple(content["groups"])
         names = [name for group in groups for name in group["params"]]
-        scale, skipped = float(told.get("scale", 1.0)), bool(told.get("skipped", False))
+        scale, skipped = float(content.get("scale", 1.0)), bool(content.get("skipped", False))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     sound = all(isinstance(group, dict) for group in groups) and all(isinstance(n, str) for n in names)
-    return Settings(str(told.get("class")), groups, scale, skipped) if sound and scale else None
+    return Settings(str(content.get("class")), groups, scale, skipped) if sound and scale else None
 
 
 def check_settings(
     recorded: RecordedRun, step: int, model: nn.Module | None, declared: torch.optim.Optimizer | None
 ) -> list[LocalCheck]:
     """Return a check for each parameter that ranks, or a run and the declared optimiser, step by other settings."""
-    told = read_settings(recorded, step)
-    between = _between_ranks(recorded, step, told)
-    if between or model is None or declared is None or not told:
+    settings = read_settings(recorded, step)
+    between = _between_ranks(recorded, step, settings)
+    if between or model is None or declared is None or not settings:
         return between
-    return _against_declared(recorded, step, told, model, declared)
+    return _against_declared(recorded, step, settings, model, declared)
 
 
 def _wrong(step: int, tensor: str, text: str, ranks: Sequence[int]) -> LocalCheck:
@@ -135,9 +135,9 @@ def _wrong(step: int, tensor: str, text: str, ranks: Sequence[int]) -> LocalChec
     return LocalCheck(step, None, check, ranks=tuple(ranks))
 
 
-def _between_ranks(recorded: RecordedRun, step: int, told: Mapping[int, Settings]) -> list[LocalCheck]:
+def _between_ranks(recorded: RecordedRun, step: int, settings: Mapping[int, Settings]) -> list[LocalCheck]:
     """Return checks of parameters that the ranks' optimisers treat unlike, or that some of several leave out."""
-    groups = {rank: one.by_parameter() for rank, one in told.items()}
+    groups = {rank: one.by_parameter() for rank, one in settings.items()}
     found = []
     for name in recorded.names(step, "step", "param"):
         own = {rank: by[name] for rank, by in groups.items() if name in by}
@@ -168,27 +168,27 @@ def _left_out(recorded: RecordedRun, step: int, name: str, own: Mapping[int, obj
 def _against_declared(
     recorded: RecordedRun,
     step: int,
-    told: Mapping[int, Settings],
+    settings: Mapping[int, Settings],
     model: nn.Module,
     declared: torch.optim.Optimizer,
 ) -> list[LocalCheck]:
     """Return checks of a run's optimisers against the declared one, parameter by parameter."""
     kind = f"{type(declared).__module__}.{type(declared).__qualname__}"
-    others = sorted({one.kind for one in told.values()} - {kind})
+    others = sorted({one.kind for one in settings.values()} - {kind})
     if others and kind in REPLAYED and others[0] in REPLAYED:
         ours, due = (one.rpartition(".")[2] for one in (others[0], kind))
         text = f"the run steps by {ours}, and the function given by --model returns {due}"
         return [
-            _wrong(step, "optimizer", text, [rank for rank, one in told.items() if one.kind == others[0]])
+            _wrong(step, "optimizer", text, [rank for rank, one in settings.items() if one.kind == others[0]])
         ]
     names = {p: name for name, p in model.named_parameters()}
     wanted = {names[p]: group for group in declared.param_groups for p in group["params"] if p in names}
-    groups = {rank: one.by_parameter() for rank, one in told.items()}
+    groups = {rank: one.by_parameter() for rank, one in settings.items()}
     compared = set(declared.defaults) - _moving(recorded) - {"lr", *_KERNELS}
     every = set().union(*groups.values())
     held = set(recorded.names(step, "step", "param")) if every else set()
     text = "no optimiser of the run holds it, and the one given by --model does"
-    found = [_wrong(step, name, text, sorted(told)) for name in wanted if name in held - every]
+    found = [_wrong(step, name, text, sorted(settings)) for name in wanted if name in held - every]
     for name, right in wanted.items():
         for rank, own in ((rank, by[name]) for rank, by in groups.items() if name in by):
             words = unlike(own, right, compared & right.keys() & own.keys())

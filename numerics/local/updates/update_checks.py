@@ -39,11 +39,11 @@ def check_update(
 
     `optimizer` is the declared one; `declares` is False if no function declares one.
     """
-    told = read_settings(state.recorded, state.step)
+    by_rank = read_settings(state.recorded, state.step)
     model = state.model if declares else None
     settings = check_settings(state.recorded, state.step, model, optimizer)
     settings += restored_apart(state.recorded, state.step)
-    ranks = _replayed(state, told, unseen)
+    ranks = _replayed(state, by_rank, unseen)
     if ranks is not None:
         if declares and optimizer is None:
             unseen.add("the optimiser's settings: the function returned no optimiser beside the model")
@@ -55,9 +55,9 @@ def check_update(
             else "the optimiser's step: no settings of an optimiser of torch's were recorded"
         )
         return settings
-    scale = next((one.scale for one in told.values()), 1.0)
+    scale = next((one.scale for one in by_rank.values()), 1.0)
     return settings + (
-        [] if any(one.skipped for one in told.values()) else _whole(state, optimizer, scale, unseen)
+        [] if any(one.skipped for one in by_rank.values()) else _whole(state, optimizer, scale, unseen)
     )
 
 
@@ -96,22 +96,24 @@ def restored_apart(recorded: RecordedRun, step: int) -> list[LocalCheck]:
     return found
 
 
-def _replayed(state: RecordedStep, told: Mapping[int, Settings], unseen: set[str]) -> list[LocalCheck] | None:
+def _replayed(
+    state: RecordedStep, by_rank: Mapping[int, Settings], unseen: set[str]
+) -> list[LocalCheck] | None:
     """Return checks of each rank's own step, equal ones once; None where a rank's optimiser cannot be rebuilt."""
     recorded, step = state.recorded, state.step
     ranks = {int(recorded.run["rank"][row]) for row in _all_rows(recorded, step, "param_grad", "reduce")}
-    if not ranks or not ranks <= told.keys():
+    if not ranks or not ranks <= by_rank.keys():
         return None
     found: list[LocalCheck] = []
     done: dict[tuple[object, ...], list[int]] = {}
     first: dict[tuple[object, ...], int] = {}
     for rank in sorted(ranks):
-        if not told[rank].skipped:
-            own = _OwnStep(state, rank, told[rank])
+        if not by_rank[rank].skipped:
+            own = _OwnStep(state, rank, by_rank[rank])
             done.setdefault(own.digest, []).append(rank)
             first.setdefault(own.digest, rank)
     for digest, alike in done.items():
-        own = _OwnStep(state, first[digest], told[first[digest]])
+        own = _OwnStep(state, first[digest], by_rank[first[digest]])
         if own.goes_on:
             unseen.add(GOES_ON)
             continue
@@ -241,8 +243,8 @@ def _done(
     try:
         return stepped(state.before_update)
     except _REFUSED as error:
-        told = f"{type(error).__name__}: {str(error)[:ERROR_SHOWN]}"
-        unseen.add(f"the optimiser's step: it cannot go on from what was recorded ({told})")
+        error_text = f"{type(error).__name__}: {str(error)[:ERROR_SHOWN]}"
+        unseen.add(f"the optimiser's step: it cannot go on from what was recorded ({error_text})")
         return []
 
 

@@ -68,8 +68,8 @@ def flat_masters(
     if not stepped or not flat or any(hasattr(t, "placements") or not t.is_contiguous() for t in plain):
         return Masters()
     ways = [found for lines in _layouts(weights) if (found := _placed(lines, stepped, dp)) is not None]
-    told = {frozenset((key, id(own.tensor), own.stretch) for key, own in way.items()) for way in ways}
-    return Masters(ways[0]) if len(told) == 1 else Masters()
+    different = {frozenset((key, id(own.tensor), own.stretch) for key, own in way.items()) for way in ways}
+    return Masters(ways[0]) if len(different) == 1 else Masters()
 
 
 def _layouts(weights: Sequence[torch.Tensor]) -> Iterable[list[_Line]]:

@@ -229,9 +229,11 @@ def test_few_draws_of_a_fork_are_no_proof(tmp_path, batch):
     assert found.verdict == "undecided", found.reason
 
 
-def mask(kept, told=None, chance=0.1):
+def mask(kept, nonzero=None, chance=0.1):
     kept = np.array(kept, bool)
-    return Dropped("drop.out", "drop", 0, chance, kept, np.ones_like(kept) if told is None else told, True)
+    return Dropped(
+        "drop.out", "drop", 0, chance, kept, np.ones_like(kept) if nonzero is None else nonzero, True
+    )
 
 
 def test_few_equal_elements_may_be_chance():
@@ -244,10 +246,10 @@ def test_few_equal_elements_may_be_chance():
 
 def test_elements_that_were_zero_before_tell_nothing():
     kept = np.random.default_rng(2).random(400) > 0.1
-    other, told = kept.copy(), np.ones(400, bool)
-    other[:5], told[:5] = ~kept[:5], False
-    assert same_elements(mask(kept), mask(other, told), 1)
-    assert not same_elements(mask(kept, ~told), mask(other, told), 1)
+    other, nonzero = kept.copy(), np.ones(400, bool)
+    other[:5], nonzero[:5] = ~kept[:5], False
+    assert same_elements(mask(kept), mask(other, nonzero), 1)
+    assert not same_elements(mask(kept, ~nonzero), mask(other, nonzero), 1)
 
 
 def test_a_share_that_no_draw_has_is_no_dropout():

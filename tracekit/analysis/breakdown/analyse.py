@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.analysis.breakdown.parts import RankSteps, added, shares_of, steps_of, waits_told
+from tracekit.analysis.breakdown.parts import RankSteps, added, shares_of, steps_of, waits_known
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.opened import opened, quality_of, ranks_of
 from tracekit.axes import DATA, TENSOR, along
@@ -81,7 +81,7 @@ def analyse(
     contradict the run; MeshError and InputError as `tracekit.slowrank` does.
     """
     case, choice = opened(run, mesh, order, steps, progress)
-    known = waits_told(case)
+    known = waits_known(case)
     by_rank = {rank: steps_of(case, rank, known) for rank in case.ops.ranks}
     cells = tuple(cell for found in by_rank.values() for cell in found.cells)
     calls = calls_of(case)

@@ -31,8 +31,8 @@ class RankSteps:
     hidden_ns: int
 
 
-def steps_of(case: Case, rank: int, told: Mask) -> RankSteps:
-    """Return the steps of `rank`, cut into parts; the mask is from `waits_told`. Raises InputError on a bad file."""
+def steps_of(case: Case, rank: int, known_waits: Mask) -> RankSteps:
+    """Return the steps of `rank`, cut into parts; the mask is from `waits_known`. Raises InputError on a bad file."""
     steps, source = case.steps, case.ops.per_rank[rank]
     row = steps.row(rank)
     columns = np.flatnonzero(np.isfinite(steps.wall[row])).tolist()
@@ -45,7 +45,7 @@ def steps_of(case: Case, rank: int, told: Mask) -> RankSteps:
     compute = _within(subtract(source.computed, exposed), windows)
     host, idle, unknown = (_within(kind, windows) for kind in (gaps.host, gaps.idle, gaps.unknown))
     unknown += wall - (windows[1] - windows[0])  # the time before the recording
-    held = {key: _within(spans, windows) for key, spans in _held_up(case, rank, told).items()}
+    held = {key: _within(spans, windows) for key, spans in _held_up(case, rank, known_waits).items()}
     axes = sorted({axis for axis, _ in held if axis != _BUBBLE}, key=lambda a: _place(case, a))
     none = np.zeros(len(columns), np.int64)
     cells = []
@@ -104,7 +104,7 @@ def named(parts: TimeParts) -> dict[str, int]:
     return {"compute": parts.compute_ns, **kinds, "bubble": parts.bubble_ns, **ends}
 
 
-def waits_told(case: Case) -> Mask:
+def waits_known(case: Case) -> Mask:
     """Return whether the waits of all operations in each operation's kernel are known; else it may wait or transfer."""
     ops = case.ops
     known = case.matched & ~ops.among(ROOTED)
@@ -126,11 +126,11 @@ def _within(spans: Intervals, windows: Intervals) -> I64:
     return covered_until(spans, windows[1]) - covered_until(spans, windows[0])
 
 
-def _held_up(case: Case, rank: int, told: Mask) -> dict[tuple[str, int], Intervals]:
+def _held_up(case: Case, rank: int, known_waits: Mask) -> dict[tuple[str, int], Intervals]:
     """Return when the rank waited for communication, by axis and by what it waited for; disjoint, ns."""
     ops = case.ops
     pieces = exposed_pieces(ops, case.waits, rank)
-    axis, known = case.axis[pieces.row].astype(str), told[pieces.row]
+    axis, known = case.axis[pieces.row].astype(str), known_waits[pieces.row]
     arrived = np.clip(ops.start[pieces.row] + case.waits.held[pieces.row], pieces.start, pieces.end)
     bubble = known & between_stages(case)[pieces.row]
     found = {(_BUBBLE, _WAIT): union(pieces.start[bubble], arrived[bubble])}

@@ -58,7 +58,7 @@ def compared(one: Side, two: Side) -> DiffFinding:
     by_rank = _ranks(sides, ranks) if same_mesh else ()
     few = _too_few((len(one.step()), len(two.step())), {"part": parts, "rank": by_rank, "kernel": kernels})
     return DiffFinding(
-        one.told, two.told, verdict, reason, step, low, high, parts, by_rank, kernels, len(common), to_decide,
+        one.compared, two.compared, verdict, reason, step, low, high, parts, by_rank, kernels, len(common), to_decide,
         (*_notes(sides, alike=same_mesh, common=len(common)), *few),
     )  # fmt: skip
 

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from tracekit.analysis.breakdown.parts import named, steps_of, waits_told
+from tracekit.analysis.breakdown.parts import named, steps_of, waits_known
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.opened import opened, quality_of, ranks_of
 from tracekit.findings import StepsFinding
@@ -29,7 +29,7 @@ class Side:
     """The compared quantities of one run; `parts` by (rank, column of the step) → part → ns."""
 
     case: Case
-    told: ComparedRun
+    compared: ComparedRun
     parts: dict[tuple[int, int], dict[str, int]]
 
     @cached_property
@@ -79,7 +79,7 @@ def side_of(
 ) -> Side:
     """Return the run as a side of a comparison. Arguments and errors as of `tracekit.breakdown`."""
     case, choice = opened(run, mesh, order, steps, progress)
-    known = waits_told(case)
+    known = waits_known(case)
     column = {number: i for i, number in enumerate(case.steps.numbers)}
     parts = {
         (rank, column[cell.step]): named(cell.parts)

@@ -111,7 +111,7 @@ def _unknown(measure: Measure, given: Given) -> tuple[FloorUnknown, ...]:
             found.append(
                 FloorUnknown("small_kernels", inside, "kernels of a device: these traces hold only the CPU's")
             )
-        if not any(w.told_again for w in measure.works):
+        if not any(w.shows_recomputation for w in measure.works):
             needs = "operators inside the nodes of autograd: profile the host too, activities=[CPU, CUDA]"
             found.append(FloorUnknown("recomputation", inside, needs))
     if not measure.best.classes:

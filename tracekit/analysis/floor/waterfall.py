@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.breakdown.parts import added, steps_of, waits_told
+from tracekit.analysis.breakdown.parts import added, steps_of, waits_known
 from tracekit.analysis.floor.removed import Removed
 from tracekit.analysis.floor.work import RankWork, work_of
 from tracekit.analysis.slowrank.case import Case
@@ -99,7 +99,7 @@ class Measure:
 
 def measured(case: Case) -> Measure:
     """Return the case with its steps cut into parts; raises InputError where events cannot be read."""
-    known = waits_told(case)
+    known = waits_known(case)
     cells = tuple(cell for rank in case.ops.ranks for cell in steps_of(case, rank, known).cells)
     works = tuple(work for rank in case.ops.ranks if (work := work_of(case, rank)))
     return Measure(case, cells, works)

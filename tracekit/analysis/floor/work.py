@@ -49,14 +49,14 @@ class RankWork:
     """One rank's whole steps; times in ns, one entry a step of `columns`.
 
     spent, calls: by class of kernel, the time (without recomputed and small kernels) and the number in each step.
-    told_again: whether the trace would show a forward that runs again, by nodes of autograd or by spans. flops: of
-    matrix products by their shapes, forwards that run again left out, in all steps; None where none was recorded.
+    shows_recomputation: whether the trace would show a forward that runs again, by nodes of autograd or by spans.
+    flops: of matrix products by their shapes, forwards that run again left out, in all steps; None without a record.
     allocator: the device waited for its host, which was in a call of the allocator.
     """
 
     rank: int
     columns: list[int]
-    told_again: bool
+    shows_recomputation: bool
     flops: int | None
     spent: dict[str, I64]
     calls: dict[str, I64]

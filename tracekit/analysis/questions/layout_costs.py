@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analysis.breakdown.analyse import calls_of
-from tracekit.analysis.breakdown.parts import between_stages, steps_of, waits_told
+from tracekit.analysis.breakdown.parts import between_stages, steps_of, waits_known
 from tracekit.analysis.slowrank.case import Case
 from tracekit.axes import crosses_replicas
 from tracekit.errors import UsageError
@@ -54,7 +54,7 @@ def costs_of(case: Case) -> Costs:
         )
     sizes = {axis: case.mesh.size(axis) for axis in case.mesh.order}
     edges = _edges(case)
-    known = waits_told(case)
+    known = waits_known(case)
     cells = {rank: steps_of(case, rank, known).cells for rank in case.ops.ranks}
     stages = []
     for number, rows in enumerate(case.stages):

@@ -36,7 +36,7 @@ class Opened:
     unit: TrendUnit
     series: Series
     mesh: Mesh
-    told: MeshFinding
+    found_mesh: MeshFinding
     ranks: RankCoverage
     quality: tuple[Quality, ...]
 
@@ -61,8 +61,8 @@ def trend(
     by_rank = rank_trends(run, opened.mesh, series, least)
     answer = decided(opened.unit, series, step, by_rank)
     return TrendFinding(
-        opened.ranks, opened.told, opened.unit, series.points, answer.verdict, answer.reason, step.trend, step.swing,
-        step.parts, by_rank, step.serial, answer.to_decide, opened.quality, answer.notes,
+        opened.ranks, opened.found_mesh, opened.unit, series.points, answer.verdict, answer.reason, step.trend,
+        step.swing, step.parts, by_rank, step.serial, answer.to_decide, opened.quality, answer.notes,
         common_change(series, step.course),
     )  # fmt: skip
 
@@ -78,9 +78,9 @@ def _opened(
     windows = windows_of(run)
     if not windows:
         side = side_of(run, mesh, order, steps, progress)
-        quality = side.told.quality
+        quality = side.compared.quality
         series = series_of(of_steps(side))
-        return Opened("step", series, side.case.mesh, side.told.mesh, side.told.ranks, quality)
+        return Opened("step", series, side.case.mesh, side.compared.mesh, side.compared.ranks, quality)
     found: list[tuple[Side, Point]] = []
     lost: dict[int, InputError | MeshError] = {}
     for number, window in enumerate(windows):
@@ -110,10 +110,10 @@ def _of_windows(
         quality.append(Quality("other_mesh", None, others, "windows of another mesh than most are left out"))
     series = series_of([point for _, point in kept])
     first = kept[0][0]
-    read = max((s.told.ranks for s, _ in kept), key=lambda r: r.expected)
+    read = max((s.compared.ranks for s, _ in kept), key=lambda r: r.expected)
     missing = tuple(sorted(set(read.missing) - set(series.ranks)))
     ranks = replace(read, read=len(series.ranks), missing=missing, rejected=run.rejected)
-    return Opened("window", series, first.case.mesh, first.told.mesh, ranks, tuple(quality))
+    return Opened("window", series, first.case.mesh, first.compared.mesh, ranks, tuple(quality))
 
 
 def _key(side: Side) -> tuple[tuple[str, int], ...]:
@@ -152,8 +152,8 @@ def _rise(trend: Trend, s: Judged, values: F64) -> float:
     return line_of(s.times, values).slope * float(np.ptp(s.times))
 
 
-def _rise_of_levels(told: list[float], other: list[float]) -> float:
-    highest = 1 + int(np.argmax(told[1:]))
+def _rise_of_levels(mine: list[float], other: list[float]) -> float:
+    highest = 1 + int(np.argmax(mine[1:]))
     return other[highest] - other[0]
 
 

@@ -86,8 +86,8 @@ def _trend(name: str, s: Judged, p_drift: float | None, p_change: float | None) 
     span = float(np.ptp(s.times))
     return Trend(
         name, len(s.values), float(np.median(s.values)), float(s.line.at(s.times[:1])[0]), s.drift,
-        s.line.low * span, s.line.high * span, _told(p_drift),
-        _shifts(s) if shape == "change" else (), _told(p_change), shape,
+        s.line.low * span, s.line.high * span, _rounded(p_drift),
+        _shifts(s) if shape == "change" else (), _rounded(p_change), shape,
         heights[-1] - heights[0], max(heights[1:]) - heights[0],
     )  # fmt: skip
 
@@ -116,5 +116,5 @@ def _shifts(s: Judged) -> tuple[Shift, ...]:
     )
 
 
-def _told(p: float | None) -> float | None:
+def _rounded(p: float | None) -> float | None:
     return None if p is None else round(p, 9)

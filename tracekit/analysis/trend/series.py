@@ -19,7 +19,7 @@ OWN_PARTS = ("compute", "host", "idle")
 class Point:
     """One window or step: medians over its steps; by rank the own time, its excess over peers, and its parts; ns."""
 
-    told: TrendPoint
+    shown: TrendPoint
     own: dict[int, float]
     beyond: dict[int, float]
     parts: dict[int, tuple[float, ...]]
@@ -70,7 +70,7 @@ def series_of(points: Sequence[Point]) -> Series:
     beyond = np.array([[p.beyond.get(r, np.nan) for p in points] for r in ranks])
     parts = np.array([[p.parts.get(r, none) for p in points] for r in ranks]).transpose(0, 2, 1)
     blocks = _blocks(len(points))
-    merged = tuple(_together([p.told for p in points[b]]) for b in blocks)
+    merged = tuple(_together([p.shown for p in points[b]]) for b in blocks)
     return Series(merged, ranks, *(_medians(values, blocks) for values in (own, beyond, parts)))
 
 

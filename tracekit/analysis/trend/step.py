@@ -56,9 +56,9 @@ def step_trend(series: Series) -> StepTrend:
     )  # fmt: skip
 
 
-def _residual(step: Judged, told: Trend) -> F64:
+def _residual(step: Judged, found: Trend) -> F64:
     """The step without its trend."""
-    if told.shape == "change":
+    if found.shape == "change":
         return step.values - stairs(step.values, step.cuts)
     return step.values - step.line.at(step.times)
 

@@ -107,8 +107,8 @@ class _Numbered:
         several = len(places) > 1 or any(carries_others(streams, parts[way], found) for way, _ in places)
         if kind is None and not several and not self._beside_named(streams):
             return
-        for (way, told), mine in sorted(places.items()):
-            self._number(streams, fitting(by_part[parts[way]], dict(told)), mine, kind)
+        for (way, pairs), mine in sorted(places.items()):
+            self._number(streams, fitting(by_part[parts[way]], dict(pairs)), mine, kind)
 
     def _beside_named(self, streams: StreamClass) -> bool:
         """Whether a stream of the class also carries operations that name their group."""

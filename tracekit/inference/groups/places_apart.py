@@ -71,10 +71,10 @@ def _by_kind(
     return {place: way for one, way in ways_of_kinds.items() for place in kinds[one]}
 
 
-def carries_others(streams: StreamClass, way: Division, told: Collection[int]) -> bool:
+def carries_others(streams: StreamClass, way: Division, known: Collection[int]) -> bool:
     """Return whether members of the groups of `way` leave clearly apart at a position that has no way yet."""
     scores = _Compared(streams, np.ones(len(streams.places), bool), [way]).scores[0]
-    return any(s >= CLEARLY_APART * TAIL_NS for place, s in scores.items() if place not in told)
+    return any(s >= CLEARLY_APART * TAIL_NS for place, s in scores.items() if place not in known)
 
 
 def leave_apart(streams: StreamClass, place: int, groups: Division) -> bool:
@@ -134,7 +134,7 @@ class _Compared:
 
     def _decided(self, tails: F64) -> dict[int, int]:
         """Return position → way; ends closer than the way's entry of `tails`, ns, count as that far apart."""
-        shown = {place: self._told(place, tails) for place in self._columns}
+        shown = {place: self._way_at(place, tails) for place in self._columns}
         found = {place: way for place, (way, alone) in shown.items() if way is not None and not alone}
         lone: dict[int, list[int]] = {}
         for place, (way, alone) in shown.items():
@@ -146,7 +146,7 @@ class _Compared:
                 found |= dict.fromkeys(places, way)
         return found
 
-    def _told(self, place: int, tails: F64) -> tuple[int | None, bool]:
+    def _way_at(self, place: int, tails: F64) -> tuple[int | None, bool]:
         """Return (the way that the ends at a position show, or None; whether it fits alone, with unproven waits)."""
         ends = np.array([scores.get(place, np.inf) for scores in self.scores])
         ends[list(self._barred.get(place, ()))] = np.inf

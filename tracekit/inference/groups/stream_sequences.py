@@ -165,7 +165,7 @@ def _streams(rank: RankOps, chosen: Mask, *, mixed: bool = False) -> list[_Strea
         steps = {int(s): mine[rank.step[mine] == s] for s in np.unique(rank.step[mine])}
         inside = {s: r for s, r in steps.items() if s != NO_GROUP} or steps
         usual = Counter(_kinds(rank, r) for r in inside.values()).most_common(1)[0][0]
-        sizes = np.unique(rank.told_size[mine]) if rank.told_size is not None else np.zeros(0)
+        sizes = np.unique(rank.group_size[mine]) if rank.group_size is not None else np.zeros(0)
         sizes = sizes[sizes != NO_GROUP]
         found.append(_Stream(rank, stream, int(sizes[0]) if len(sizes) == 1 else NO_GROUP, inside, usual))
     return found

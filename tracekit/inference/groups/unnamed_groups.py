@@ -77,7 +77,7 @@ def _by_streams(
     if not any(unnamed_rows(r).any() for r in ranks):
         return run, ranks
     if not any(len(g.ranks) > 1 for g in run.groups):
-        members_of_streams = _told(run, ranks, order) if sizes is None else {}
+        members_of_streams = _members_of_streams(run, ranks, order) if sizes is None else {}
         if (
             members_of_streams is None
             and _one_stream_each(ranks)
@@ -108,7 +108,7 @@ def _only_worlds(run: Run, ranks: list[RankOps]) -> dict[tuple[int, int], Member
     unless operations count fewer members.
     """
     world = _world(run, ranks)
-    counted = {n for r in ranks if r.told_size is not None for n in r.told_size[unnamed_rows(r)].tolist()}
+    counted = {n for r in ranks if r.group_size is not None for n in r.group_size[unnamed_rows(r)].tolist()}
     if any(found != {world} for found in listed_groups(run).values()) or not counted <= {-1, len(world)}:
         return {}
     return {} if _leaves_apart(ranks, world) else _everybodys(run, ranks)
@@ -145,7 +145,7 @@ def _one_stream_each(ranks: list[RankOps]) -> bool:
     )
 
 
-def _told(
+def _members_of_streams(
     run: Run, ranks: list[RankOps], order: Sequence[str] | None
 ) -> dict[tuple[int, int], Members] | None:
     """Return (rank, stream) → members of its group, by common ends; None if they give no mesh.
@@ -153,9 +153,12 @@ def _told(
     If all ranks were recorded they may be numbered in any way; else they count up along the axes.
     """
     classes, world = stream_classes(ranks), _world(run, ranks)
-    for told in (_by_ends(classes) if len(ranks) == len(world) else {}, _by_numbers(classes, world, ranks)):
-        if told and _is_mesh(*named(run, ranks, told), order):
-            return told
+    for members in (
+        _by_ends(classes) if len(ranks) == len(world) else {},
+        _by_numbers(classes, world, ranks),
+    ):
+        if members and _is_mesh(*named(run, ranks, members), order):
+            return members
     return None
 
 
@@ -173,7 +176,7 @@ def _by_numbers(
 def _is_mesh(run: Run, ranks: list[RankOps], order: Sequence[str] | None) -> bool:
     """Whether all groups of `run` lie along the axes of one mesh, whatever their names."""
     ops = match(ranks, run.groups)
-    uses = [replace(u, told=True) for u in group_uses(run, ops)]
+    uses = [replace(u, named=True) for u in group_uses(run, ops)]
     try:
         return contradiction(infer(uses, world_of(run, ops), order).mesh, uses, inferred=True) is None
     except MeshError:

@@ -36,7 +36,7 @@ def contradiction(mesh: Mesh, uses: Sequence[GroupUse], *, inferred: bool = Fals
     parts: dict[str, list[tuple[GroupUse, list[int]]]] = defaultdict(list)
     unused: dict[str, list[list[int]]] = defaultdict(list)
     for use in uses:
-        doubtful = not use.told or (inferred and use.ops == CHAIN)
+        doubtful = not use.named or (inferred and use.ops == CHAIN)
         if doubtful or len(use.ranks) < 2 or is_foreign(use.descs):
             continue
         if mesh.dims_of(use.ranks) is not None:
@@ -89,5 +89,5 @@ def _part(mesh: Mesh, use: GroupUse, *, inferred: bool) -> tuple[str, list[int]]
     shards = {axis} == hints and along == with_extensions(
         axis
     )  # FSDP shards over both and is called after one
-    told = along == hints or shards or (along == {axis} and (ends or (inferred and not hints)))
-    return (axis, values) if told else ("", [])
+    agrees = along == hints or shards or (along == {axis} and (ends or (inferred and not hints)))
+    return (axis, values) if agrees else ("", [])

@@ -74,7 +74,7 @@ def group_uses(run: Run, ops: Operations, lines: Collection[tuple[int, ...]] = (
         GroupUse(
             g.ranks, g.descs, max(calls[g.group].by_rank.values(), default=0), p2p.get(g.ranks, 0),
             frozenset(calls[g.group].kinds), _share(calls[g.group].exposed), _share(calls[g.group].changes),
-            told=not isinstance(g, InferredGroup), ring=g.ranks in round_, dealt=_uneven(calls[g.group].dealt),
+            named=not isinstance(g, InferredGroup), ring=g.ranks in round_, dealt=_uneven(calls[g.group].dealt),
         )
         for g in run.groups
     ]  # fmt: skip
@@ -111,9 +111,9 @@ def _chain(
     ranks: tuple[int, ...], count: int, lines: Collection[tuple[int, ...]], ops: Operations
 ) -> GroupUse:
     """The use of a chain of `count` messages, which may go on behind a rank that was not recorded."""
-    told = ranks not in lines
-    partial = told and not set(ranks).issubset(ops.ranks)
-    return GroupUse(ranks, (), 0, count, CHAIN, told=told, partial=partial)
+    named = ranks not in lines
+    partial = named and not set(ranks).issubset(ops.ranks)
+    return GroupUse(ranks, (), 0, count, CHAIN, named=named, partial=partial)
 
 
 def _uneven(elements: Sequence[int]) -> bool:

@@ -93,7 +93,7 @@ def _inferred(
 
     Raises MeshError if the named groups contradict each other, or fit no mesh.
     """
-    named = [u for u in uses if u.told]
+    named = [u for u in uses if u.named]
     try:
         found = infer(uses, world, order, programs)
         wrong = contradiction(found.mesh, uses, inferred=True)
@@ -156,11 +156,11 @@ def _says(uses: Sequence[GroupUse], world: tuple[int, ...]) -> str:
     return f"; {known}" if known else ""
 
 
-def _check_order(mesh: Mesh, order: Sequence[str] | None, told: str) -> None:
+def _check_order(mesh: Mesh, order: Sequence[str] | None, evidence: str) -> None:
     """Raise UsageError where the user's order numbers the ranks differently from the inferred mesh."""
     if reordered(mesh, order):
         raise UsageError(
-            f"--order {','.join(order or ())} contradicts the traces: {told} (inner to outer); give that order, or "
+            f"--order {','.join(order or ())} contradicts the traces: {evidence} (inner to outer); give that order, or "
             "leave --order out"
         )
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from tracekit.inference.peers.directed_messages import ways
 from tracekit.inference.peers.lost_arguments import with_rows
-from tracekit.inference.peers.open_messages import OpenKernels, told
+from tracekit.inference.peers.open_messages import OpenKernels, with_messages
 from tracekit.matching.clock import Clocks
 from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.operation_names import RECEIVES, SENDS, UNDIRECTED
@@ -203,7 +203,7 @@ def with_learnt(rank: RankOps, learnt: Sequence[Learnt]) -> RankOps:
         if fits:
             of[kernel].remove(fits[0])
             rows[row] = fits[0][1:]
-    return told(again, rows)
+    return with_messages(again, rows)
 
 
 def _is(rank: RankOps, row: int, way: int, message: Learnt) -> bool:

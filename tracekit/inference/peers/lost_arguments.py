@@ -191,7 +191,7 @@ def with_lost_batches(rank: RankOps) -> RankOps:
         return rank
     mute = _mute(rank, rank.way)
     lanes = _lanes(rank, rank.stream, mute)
-    like = {kernel: told for lane in lanes for kernel, told in _told(rank, lane, mute)}
+    like = {kernel: rows for lane in lanes for kernel, rows in _shown_elsewhere(rank, lane, mute)}
     if not like:
         return rank
     rows = [like.get(kernel, [row]) for row, kernel in enumerate(rank.kernel.tolist())]
@@ -213,7 +213,9 @@ def _lanes(rank: RankOps, stream: I64, mute: npt.NDArray[np.bool_]) -> Iterator[
         yield np.sort(first[stream[first] == number])
 
 
-def _told(rank: RankOps, lane: I64, mute: npt.NDArray[np.bool_]) -> Iterator[tuple[int, list[int]]]:
+def _shown_elsewhere(
+    rank: RankOps, lane: I64, mute: npt.NDArray[np.bool_]
+) -> Iterator[tuple[int, list[int]]]:
     """Yield each mute kernel among the first operations `lane`, with rows of another step that show its messages."""
     for place in places(rank.step, lane):
         recorded = [np.flatnonzero(rank.kernel == rank.kernel[row]).tolist() for row in place[~mute[place]]]
@@ -238,7 +240,7 @@ def with_rows(rank: RankOps, source: I64, own: I64) -> RankOps:
         found=_at(rank.found, own), message=_at(rank.message, own), seq=np.where(source == own, rank.seq[own], -1),
         op=tuple(rank.op[i] for i in source), token=tuple(rank.token[i] for i in source),
         group=rank.group[source], src=rank.src[source], dst=rank.dst[source], nelems=rank.nelems[source],
-        way=_at(rank.way, source), told_size=_at(rank.told_size, source), taken=_at(rank.taken, source),
+        way=_at(rank.way, source), group_size=_at(rank.group_size, source), taken=_at(rank.taken, source),
         place=_at(rank.place, source), own=_at(rank.own, source), grid=_at(rank.grid, source),
         hint=_at(rank.hint, source), inferred=_at(rank.inferred, source),
     )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from tracekit.inference.peers.directed_messages import places
-from tracekit.inference.peers.open_messages import told
+from tracekit.inference.peers.open_messages import with_messages
 from tracekit.matching.clock import Clocks
 from tracekit.matching.match import Operations
 from tracekit.rank_events.coded_words import among
@@ -58,7 +58,7 @@ def filled(ops: Operations, clocks: Clocks, tolerance_ns: float) -> list[RankOps
             learnt[one][i] = ("send", one, two, number)
             learnt[two][j] = ("recv", one, two, number)
             number += 1
-    return [told(ops.per_rank[rank], learnt.get(rank, {})) for rank in ops.ranks]
+    return [with_messages(ops.per_rank[rank], learnt.get(rank, {})) for rank in ops.ranks]
 
 
 def _sort(rank: RankOps, lanes: dict[Lane, _Messages], strays: dict[tuple[int, int, int], list[int]]) -> None:

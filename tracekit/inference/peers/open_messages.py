@@ -139,7 +139,7 @@ def with_links(ops: Operations, links: Iterable[Link]) -> list[RankOps]:
             learnt[a][row] = (op, src, dst, number)
             learnt[b][other] = (_OTHER_END.get(op, op), src, dst, number)
             number += 1
-    return [told(ops.per_rank[rank], learnt[rank]) for rank in ops.ranks]
+    return [with_messages(ops.per_rank[rank], learnt[rank]) for rank in ops.ranks]
 
 
 _OTHER_END = {"send": "recv", "recv": "send"}
@@ -168,7 +168,7 @@ def _counterparts(
     return found if len(found) == len(mine) == len(theirs) else []
 
 
-def told(source: RankOps, learnt: Mapping[int, tuple[str, int, int, int]]) -> RankOps:
+def with_messages(source: RankOps, learnt: Mapping[int, tuple[str, int, int, int]]) -> RankOps:
     """Return `source` with kind, source, destination and number of the message for each row of `learnt`."""
     if not learnt:
         return source
@@ -185,11 +185,11 @@ def told(source: RankOps, learnt: Mapping[int, tuple[str, int, int, int]]) -> Ra
 # A recording may lack its arguments, or its host, while the other ranks' recordings are whole. Their facts
 # about messages with that rank are set aside until its kernels are linked; no link may contradict them.
 
-Told = Mapping[int, Mapping[int, tuple[str, int, int]]]
+RecordedEnds = Mapping[int, Mapping[int, tuple[str, int, int]]]
 """Rank → its operation → the recorded (kind, source, destination)."""
 
 
-def half_known(ops: Operations) -> Told:
+def half_known(ops: Operations) -> RecordedEnds:
     """Return the messages that name their peer but were not matched, while messages of that peer name none."""
     open_ = {r for r in ops.ranks if (among(ops.per_rank[r].op, (OPEN,)) & (ops.per_rank[r].src < 0)).any()}
     found: dict[int, dict[int, tuple[str, int, int]]] = {}
@@ -203,24 +203,24 @@ def half_known(ops: Operations) -> Told:
     return found
 
 
-def set_aside(ranks: Iterable[RankOps], told: Told) -> list[RankOps]:
+def set_aside(ranks: Iterable[RankOps], recorded: RecordedEnds) -> list[RankOps]:
     """Return the operations of all ranks without the recorded peers to set aside."""
-    return [_with(rank, dict.fromkeys(told.get(rank.rank, ()), (OPEN, -1, -1))) for rank in ranks]
+    return [_with(rank, dict.fromkeys(recorded.get(rank.rank, ()), (OPEN, -1, -1))) for rank in ranks]
 
 
-def taken_back(ranks: Iterable[RankOps], told: Told) -> list[RankOps]:
+def taken_back(ranks: Iterable[RankOps], recorded: RecordedEnds) -> list[RankOps]:
     """Return the operations of all ranks with the peers that were set aside restored where no link was found."""
     found = []
     for rank in ranks:
-        left = {row: ends for row, ends in told.get(rank.rank, {}).items() if rank.src[row] < 0}
+        left = {row: ends for row, ends in recorded.get(rank.rank, {}).items() if rank.src[row] < 0}
         found.append(_with(rank, left))
     return found
 
 
-def agreeing(links: Sequence[Link], ops: Operations, told: Told) -> list[Link]:
+def agreeing(links: Sequence[Link], ops: Operations, recorded: RecordedEnds) -> list[Link]:
     """Return the `links` that do not contradict the peers recorded on either rank."""
     wanted: dict[tuple[int, int], set[int]] = {}
-    for rank, rows in told.items():
+    for rank, rows in recorded.items():
         for row, (_, src, dst) in rows.items():
             key = rank, int(ops.per_rank[rank].kernel[row])
             wanted.setdefault(key, set()).add(dst if src == rank else src)

@@ -76,7 +76,7 @@ def _rows(rank: RankOps) -> dict[_Said, list[int]]:
     found: dict[_Said, list[int]] = defaultdict(list)
     if rank.place is None or rank.own is None:
         return found
-    size = np.full(len(rank.op), -1) if rank.told_size is None else rank.told_size
+    size = np.full(len(rank.op), -1) if rank.group_size is None else rank.group_size
     way = ways(rank)
     for row in without_peer(rank).tolist():
         said = _Said(int(rank.own[row]), int(rank.place[row]), int(way[row]), int(size[row]))
@@ -123,7 +123,7 @@ def _fits(
 # must agree.
 
 
-def with_told_places(
+def with_recorded_places(
     ops: Operations, _: Clocks, lines: Iterable[tuple[int, ...]]
 ) -> tuple[list[RankOps], int]:
     """Return (operations of all ranks with the peers from their places, their number) along the pipelines `lines`.
@@ -159,16 +159,16 @@ def _peers(source: RankOps, line: tuple[int, ...], of_line: bool, of_world: bool
     return found
 
 
-def _agree(told: dict[int, RankOps], peers: _Peers) -> bool:
+def _agree(ranks: dict[int, RankOps], peers: _Peers) -> bool:
     """Return whether every message has one peer, and both ends record equally many in each common step."""
     if any(peer < 0 for mine in peers.values() for peer in mine.values()):
         return False
     sent: Counter[tuple[int, int, int]] = Counter()
     taken: Counter[tuple[int, int, int]] = Counter()
     for rank, mine in peers.items():
-        way, step = ways(told[rank]), told[rank].step
+        way, step = ways(ranks[rank]), ranks[rank].step
         for row, peer in mine.items():
-            if peer in peers and step[row] in told[peer].step:
+            if peer in peers and step[row] in ranks[peer].step:
                 ends = (rank, peer) if way[row] == SENDS else (peer, rank)
                 (sent if way[row] == SENDS else taken)[*ends, int(step[row])] += 1
     return sent == taken

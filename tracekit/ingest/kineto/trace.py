@@ -106,16 +106,16 @@ def read_kineto(
         _scan(scan(blocks, record, events_of), scanned, writer)
         groups = FileGroups(listed_groups(record.metadata.get("distributedInfo")))
         rank, why = _rank_of(scanned, groups, source)
-        untold = "" if rank is not None or scanned.talks or _distributed(record) else why
+        unknown_rank = "" if rank is not None or scanned.talks or _distributed(record) else why
         if record.failed is not None:
             return _not_scanned(stream, source.label, record, rank)
         if record.bare and not record.phases and not record.truncated:
             return FileResult(source.label, "foreign", "a JSON array without trace events", rank)
-        reason = _useless(scanned, "" if untold else why)
+        reason = _useless(scanned, "" if unknown_rank else why)
         if reason:
             return FileResult(source.label, "rejected", reason, rank)
         result = _finish(stream, source, out, scanned, writer, (rank or 0, groups))
-        return replace(result, rank=rank, reason=untold)
+        return replace(result, rank=rank, reason=unknown_rank)
     finally:
         writer.discard()
 

@@ -91,12 +91,12 @@ class Records:
             self.dropped += sum(
                 n for k, n in row["dump_stats"].items() if "drop" in k and type(n) is int and n > 0
             )
-        header, told = row["header"], row["metadata"]
+        header, metadata = row["header"], row["metadata"]
         name, place, size = str(header["id"])[:NAME_LENGTH], int(header["rank"]), int(header["n_ranks"])
         if not 0 <= place < size <= MOST_RANKS:
             raise ValueError(name)
-        process = plain(str(told["hostname"]))[:NAME_LENGTH], int(told["pid"]), path
-        call = _call(name, row, int(told.get("dump_timestamp_us") or 0))
+        process = plain(str(metadata["hostname"]))[:NAME_LENGTH], int(metadata["pid"]), path
+        call = _call(name, row, int(metadata.get("dump_timestamp_us") or 0))
         self.places[name][process] = place
         self.sizes[name] = size
         self.names[name] = plain(str(header.get("comm_name") or ""))[:NAME_LENGTH]

@@ -36,28 +36,28 @@ class Identity:
 
 def identify(processes: Sequence[Process], sources: Mapping[str, Source]) -> Identity:
     """Return the rank of each process and the members of communicators; InputError where a rank is unknown."""
-    told = _told(processes, sources)
+    given = _by_environment(processes, sources)
     placed, wide = _placed(processes)
-    ranks = told or placed
+    ranks = given or placed
     if ranks is None:
         raise InputError(
             f"{processes[0].path}: nothing shows which rank its processes are: neither the file's name, nor RANK in "
             f"its environment, nor the start of NCCL's communicators; {RECORD}"
         )
-    if told and placed and told != placed and wide > max(told):
-        at = next(i for i, (a, b) in enumerate(zip(told, placed, strict=True)) if a != b)
+    if given and placed and given != placed and wide > max(given):
+        at = next(i for i, (a, b) in enumerate(zip(given, placed, strict=True)) if a != b)
         raise InputError(
-            f"{processes[at].path}: its name or environment says rank {told[at]}, and its communicator of {wide} says "
+            f"{processes[at].path}: its name or environment says rank {given[at]}, and its communicator of {wide} says "
             f"{placed[at]}; rename the files to say rank_<n>"
         )
     _refuse_twins(processes, ranks)
-    worlds = {p.told_world for p in processes if p.told_world is not None and p.told_world > max(ranks)}
+    worlds = {p.own_world for p in processes if p.own_world is not None and p.own_world > max(ranks)}
     world = worlds.pop() if len(worlds) == 1 else (wide if ranks == placed and wide > max(ranks) else None)
     members, peers = _members(processes, ranks, world)
     return Identity(ranks, world, members, peers)
 
 
-def _told(processes: Sequence[Process], sources: Mapping[str, Source]) -> tuple[int, ...] | None:
+def _by_environment(processes: Sequence[Process], sources: Mapping[str, Source]) -> tuple[int, ...] | None:
     """Return the ranks by environment or name; None where one has none. InputError where they contradict."""
     number: dict[str, int] = defaultdict(int)
     for process in processes:
@@ -66,7 +66,7 @@ def _told(processes: Sequence[Process], sources: Mapping[str, Source]) -> tuple[
     for process in processes:
         source = sources[process.path]
         named = rank_of_name(source.name, source.folders)[0] if number[process.path] == 1 else None
-        said = process.told_rank
+        said = process.own_rank
         if said is not None and named is not None and said != named:
             raise InputError(
                 f"{process.path}: its name says rank {named}, and its environment rank {said}; rename it "

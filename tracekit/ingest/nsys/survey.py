@@ -58,8 +58,8 @@ class Process:
     places: dict[int, tuple[int, int]] = field(default_factory=dict)
     ranges: dict[tuple[int, str], list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     kept_ranges: int = 0
-    told_rank: int | None = None
-    told_world: int | None = None
+    own_rank: int | None = None
+    own_world: int | None = None
 
     @property
     def pid(self) -> int:
@@ -105,7 +105,7 @@ def survey(base: Database, path: str) -> Survey:
     for process in processes.values():
         process.host = host
         if len(processes) == 1:
-            process.told_rank, process.told_world = rank, world
+            process.own_rank, process.own_world = rank, world
     graphs = sum(len(chunk) for chunk in base.rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", ("start",)))
     return Survey(processes, _base_time(base), graphs)
 

@@ -136,7 +136,7 @@ def tokens_may_explain(case: Case, row: int) -> bool:
     More tokens make kernels longer; they do not keep the device waiting for its host.
     """
     most = MAJORITY * float(np.nan_to_num(case.found.mean[row]))
-    if float(np.nanmean(case.met.tokens.untold[row])) <= most:
+    if float(np.nanmean(case.met.tokens.of_unknown_size[row])) <= most:
         return False
     stage = next(rows for rows in case.stages if row in rows)
     computing = of_rows(np.nanmean, case.computed[stage])

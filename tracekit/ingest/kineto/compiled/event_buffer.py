@@ -46,7 +46,7 @@ class CompiledEvents:
     ) -> None:
         self.ended = False
         self._scan = scan
-        self._issues, self._told_phases = issues, phases
+        self._issues, self._counted_phases = issues, phases
         self._columns = Columns(rows)
         self._keys, self._key_texts = _key_table()
         self._phases = np.zeros(BYTES, np.int64)
@@ -120,7 +120,7 @@ class CompiledEvents:
     def _count(self) -> None:
         """Add to the counts what the scanner has counted."""
         for phase in np.flatnonzero(self._phases).tolist():
-            self._told_phases[chr(phase)] += int(self._phases[phase])
+            self._counted_phases[chr(phase)] += int(self._phases[phase])
         if self._state[At.WITHOUT_TIME]:
             self._issues["missing_timestamp"] += int(self._state[At.WITHOUT_TIME])
         self._phases[:] = 0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.tables.rows import bare, events, gemm, launch, row, step, title
-from tracekit.inference.peers.places_in_groups import with_told_places
+from tracekit.inference.peers.places_in_groups import with_recorded_places
 from tracekit.matching.clock import align
 from tracekit.matching.match import match
 from tracekit.rank_events.operations import rank_ops
@@ -37,7 +37,7 @@ def pipeline(places, last=BACK):
 def found(line, rows):
     """(how many messages found their peer, the peers of each rank's messages)."""
     ops = match([rank_ops(r, events(mine)) for r, mine in zip(line, rows, strict=True)], [])
-    told, count = with_told_places(ops, align(ops), [line])
+    told, count = with_recorded_places(ops, align(ops), [line])
     return count, [sorted(zip(r.src.tolist(), r.dst.tolist(), strict=True)) for r in told]
 
 
@@ -63,6 +63,6 @@ def test_a_rank_without_places_is_untouched():
     bare_ranks = {
         r: replace(mine, place=None, way=np.zeros(len(mine.op), np.int64)) for r, mine in ops.per_rank.items()
     }
-    told, count = with_told_places(replace(ops, per_rank=bare_ranks), align(ops), [(1, 2, 5)])
+    told, count = with_recorded_places(replace(ops, per_rank=bare_ranks), align(ops), [(1, 2, 5)])
     assert count == 0
     assert told == list(bare_ranks.values())
