@@ -153,4 +153,8 @@ def test_no_rank_is_blamed_for_messages_without_peers(tmp_path):
             ranks[rank] += gloo.message("recv", at + begin + 300, at + 9950, None)
     found = analyse(made(tmp_path, ranks, groups={0: tuple(range(4))}, axis="dp", world=4))
     assert (found.verdict, found.suspects, found.coverage.matched) == ("inconclusive", (), 0)
-    assert found.to_decide.startswith("record sends and receives with their peers")
+    assert found.to_decide.startswith(
+        "if these messages go between pipeline stages, give --mesh with pp; or record"
+    )
+    pipeline = analyse(made(tmp_path, ranks, groups={0: tuple(range(4))}, axis="pp", world=4))
+    assert (pipeline.verdict, "--mesh" in str(pipeline.to_decide)) == ("inconclusive", False)

@@ -43,10 +43,10 @@ def test_generic_kernels_that_end_together_are_collectives(tmp_path, ranks, mesh
     assert all(isinstance(g, InferredGroup) for g in found.groups)
 
 
-def rare_calls(folder, line_ends, groups):
+def rare_calls(folder, line_ends, groups, more=lambda rank: []):
     """(run, operations): everybody's collective is named and aligns the clocks; two calls of lines name no group.
 
-    The lines hold the ranks that leave together, `groups` what the files list.
+    The lines hold the ranks that leave together, `groups` what the files list, `more` further rows of a rank.
     """
     rng = np.random.default_rng(3)
     lines = {r: [] for r in range(8)}
@@ -60,6 +60,8 @@ def rare_calls(folder, line_ends, groups):
                 lines[rank].append(
                     comm(begin, begins.max() + 50 + rng.uniform(0, 1) - begin, None, stream=20)
                 )
+    for rank in range(8):
+        lines[rank] += more(rank)
     run = job(folder, grid(dp=8))
     lists = [tuple(g.group for g in groups if r.rank in g.ranks) for r in run.ranks]
     records = tuple(replace(r, groups=found) for r, found in zip(run.ranks, lists, strict=True))
@@ -78,6 +80,23 @@ def test_a_common_clock_tells_the_groups_of_rare_calls(tmp_path):
     for rank, line in ops.per_rank.items():
         assert {members[int(n)] for n in line.group} == {tuple(range(8)), tuple(range(rank % 2, 8, 2))}
     assert (ops.instance >= 0).all()
+
+
+@pytest.mark.parametrize(("world", "listed"), [(8, False), (8, True), (None, False)])
+def test_a_stream_before_torch_2_3_has_one_group(tmp_path, world, listed):
+    """Reduce-scatters end apart, as behind a slow link; the group of their stream's all-reduces is theirs as well."""
+
+    def apart(rank):
+        return [comm(1000.0 * n + 500, 20 + 9 * rank * n, None, "reduce_scatter", stream=20) for n in (3, 7)]
+
+    run, ops = rare_calls(tmp_path, (EVEN, ODD), (WORLD,), apart)
+    records = tuple(replace(r, groups=(0,) if listed else (), world_size=world) for r in run.ranks)
+    found, ops = with_rare_groups(replace(run, ranks=records), ops, grid(tp=2, dp=4))
+    members = {g.group: g.ranks for g in found.groups}
+    for rank, line in ops.per_rank.items():
+        groups = line.group[np.array(line.op) == "reduce_scatter"].tolist()
+        own = EVEN if rank % 2 == 0 else ODD
+        assert [members.get(n) for n in groups] == [own if world and not listed else None] * 2
 
 
 @pytest.mark.parametrize("listed", [True, False])

@@ -16,6 +16,7 @@ from tracekit.inference.groups.groups_by_place import with_groups_of_places
 from tracekit.inference.groups.inferred_groups import named
 from tracekit.inference.groups.places_apart import streams_apart
 from tracekit.inference.groups.stream_sequences import (
+    NO_GROUP,
     UNTOLD_KINDS,
     StreamClass,
     stream_classes,
@@ -253,7 +254,25 @@ def with_rare_groups(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operat
         if all((a.group == b.group).all() for a, b in zip(ranks, renamed, strict=True)):
             break
         ranks, ops = renamed, rematch(ops, renamed, run.groups)
-    return run, ops
+    own = _by_own_streams(run, ranks)
+    return (run, rematch(ops, named(run, ranks, own)[1], run.groups)) if own else (run, ops)
+
+
+def _by_own_streams(run: Run, ranks: list[RankOps]) -> dict[tuple[int, int], Members]:
+    """Return (rank, stream) → members, for streams with operations of one known group and others without a group.
+
+    Empty unless the files know the world and list no groups, as before torch 2.3: each communicator has a stream there.
+    """
+    if any(run.record(r.rank).world_size is None or run.record(r.rank).groups for r in ranks):
+        return {}
+    members, found = {g.group: g.ranks for g in run.groups}, {}
+    for rank in ranks:
+        open_ = unnamed_rows(rank)
+        for stream in np.unique(rank.stream[open_]).tolist() if rank.stream is not None else []:
+            known = np.unique(rank.group[(rank.stream == stream) & (rank.group != NO_GROUP)]).tolist()
+            if len(known) == 1:
+                found[rank.rank, stream] = members[known[0]]
+    return found
 
 
 def _open(rank: RankOps) -> bool:

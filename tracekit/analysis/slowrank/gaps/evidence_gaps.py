@@ -257,6 +257,8 @@ def what_would_decide(case: Case) -> str:
         return _LAUNCHES if on_device and not np.isfinite(ops.at_ready).all() else _STEPS
     if case.table is not None and worst != _ADD:
         return _ROWS
+    if worst == _PEERS and case.mesh.stages == 1:
+        return f"{_STAGES}; or {_PEERS}"
     return fewest_traces(case, case.missing) if worst == _ADD else worst
 
 
@@ -266,6 +268,7 @@ _PEERS = (
     "record sends and receives with their peers: torch 2.5 or newer, with ProfilerActivity.CPU and "
     "record_shapes=True"
 )
+_STAGES = "if these messages go between pipeline stages, give --mesh with pp"
 NAME_GROUPS = (
     "start the profiler after the process groups exist, so that every operation names its members; "
     "or give --mesh"
