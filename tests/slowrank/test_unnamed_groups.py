@@ -9,6 +9,7 @@ from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, job
 from tests.tables.rows import comm, gemm, recorded, row
 from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.opened import matched
 from tracekit.inference.groups.stream_sequences import stream_classes
 from tracekit.inference.groups.unnamed_groups import with_groups_of_streams, with_rare_groups
 from tracekit.matching.match import match
@@ -43,10 +44,11 @@ def test_generic_kernels_that_end_together_are_collectives(tmp_path, ranks, mesh
     assert all(isinstance(g, InferredGroup) for g in found.groups)
 
 
-def rare_calls(folder, line_ends, groups, more=lambda rank: []):
+def rare_calls(folder, line_ends, groups, more=lambda rank: [], size=None):
     """(run, operations): everybody's collective is named and aligns the clocks; two calls of lines name no group.
 
-    The lines hold the ranks that leave together, `groups` what the files list, `more` further rows of a rank.
+    The lines hold the ranks that leave together, `groups` what the files list, `more` further rows of a rank, and
+    `size` what calls count.
     """
     rng = np.random.default_rng(3)
     lines = {r: [] for r in range(8)}
@@ -58,7 +60,9 @@ def rare_calls(folder, line_ends, groups, more=lambda rank: []):
             begins = 1000.0 * call + rng.uniform(100, 400, len(line))
             for rank, begin in zip(line, begins.tolist(), strict=True):
                 lines[rank].append(
-                    comm(begin, begins.max() + 50 + rng.uniform(0, 1) - begin, None, stream=20)
+                    comm(
+                        begin, begins.max() + 50 + rng.uniform(0, 1) - begin, None, stream=20, group_size=size
+                    )
                 )
     for rank in range(8):
         lines[rank] += more(rank)
@@ -97,6 +101,16 @@ def test_a_stream_before_torch_2_3_has_one_group(tmp_path, world, listed):
         groups = line.group[np.array(line.op) == "reduce_scatter"].tolist()
         own = EVEN if rank % 2 == 0 else ODD
         assert [members.get(n) for n in groups] == [own if world and not listed else None] * 2
+
+
+def test_groups_of_rare_calls_divide_a_flat_world(tmp_path):
+    """The mesh is chosen before a common clock shows these groups, as one group of all ranks, and again with them."""
+    lines = ((0, 1, 2, 3), (4, 5, 6, 7))
+    run, ops = rare_calls(tmp_path, lines, (WORLD,), size=4)
+    found, ops, choice = matched(run, list(ops.per_rank.values()), None, None)
+    assert {g.ranks for g in found.groups} == {WORLD.ranks, *lines}
+    assert choice.source == "process_groups"
+    assert sorted(size for size in choice.mesh.sizes.values() if size > 1) == [2, 4]
 
 
 @pytest.mark.parametrize("listed", [True, False])

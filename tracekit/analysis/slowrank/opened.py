@@ -10,6 +10,7 @@ from typing import Final
 
 from tracekit.analysis.slowrank.case import Case, build
 from tracekit.analysis.slowrank.wording import listed, ranks_in_words
+from tracekit.errors import MeshError
 from tracekit.findings import Quality, RankCoverage
 from tracekit.inference.groups.other_recordings import is_placed, named_by_traces, strangers
 from tracekit.inference.groups.unnamed_groups import with_groups_of_streams, with_rare_groups
@@ -160,7 +161,12 @@ def matched(
         )
         ops = match([r for r in ranks if r.rank not in others], run.groups)
     ops, choice = joined(run, ops, mesh, order)
-    return (*with_rare_groups(run, ops, choice.mesh), choice)
+    found, ops = with_rare_groups(run, ops, choice.mesh)
+    if choice.source == "flat_world" and found.groups != run.groups:
+        with suppress(MeshError):  # the groups divide a world that was taken as one for want of them
+            again, divided = joined(found, ops, mesh, order)
+            return (*with_rare_groups(found, again, divided.mesh), divided)
+    return found, ops, choice
 
 
 def ranks_of(case: Case) -> RankCoverage:
