@@ -10,22 +10,13 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from tracekit.evidence.line_scan import Line
+from tracekit.evidence.log_exceptions import BEGINS, raised_in
 from tracekit.evidence.log_lines import Message, When, clean_text, when_of
-from tracekit.thresholds.evidence import MAX_FRAME_LINES, MAX_LOG_RANKS
+from tracekit.thresholds.evidence import MAX_LOG_RANKS
 
 DeathKind = Literal["memory", "exception", "signal"]
 """How a process died: it ran out of memory, raised an exception, or was killed by a signal."""
 
-_CONSEQUENCE: Final = re.compile(
-    rb"Dist(?:Backend|Network|Store)Error|ChildFailedError|NCCL (?:error|communicator|operation)|Watchdog caught"
-    rb"|closed by (?:remote )?peer|Connection (?:reset|refused|closed)|[Bb]roken ?[Pp]ipe|KeyboardInterrupt"
-    rb"|SignalException|SystemExit|[Ss]ocket ?[Tt]imeout|[Tt]imed? ?out|monitoredBarrier|gloo|RendezvousTimeout"
-    rb"|Process(?:Exited|Raised)Exception|failed to recv|EOFError|ActorDied|RayTaskError|CalledProcessError"
-    rb"|caused (?:pair|connection) closure|remote process exited|mismatch between collectives"
-)
-_EXCEPTION: Final = re.compile(rb"([A-Za-z_][\w.]{0,120})(?:: (.{0,600}))?$")
-_PREFIX: Final = re.compile(rb"(?:\[[^\[\]\n]{1,60}\]:? ?|\([^()\n]{1,80}\) |\d{1,7}: )+(?=\S|  |$)")
-_FRAME: Final = re.compile(rb'\s*File "([^"]{1,400})", line (\d+), in (\S{1,200})')
 _MEMORY: Final = re.compile(rb"OutOfMemory|out of memory|MemoryError|Cannot allocate memory")
 _BLOCK_RANK: Final = re.compile(rb"rank\s+: (\d{1,7}) \(local_rank: (\d{1,7})\)\s*$", re.MULTILINE)
 _BLOCK_HOST: Final = re.compile(rb"host\s+: (\S{1,200})")
@@ -73,7 +64,7 @@ class Death:
 def deaths_of(line: Line, message: Message) -> Iterator[Death]:
     """Yield the deaths that one rank's part of a line reports; times are those that the report itself bears."""
     part = message.text
-    if b"Traceback (most recent call last)" in part:
+    if BEGINS in part:
         if (raised := _raised(line, message)) is not None:
             yield raised
     elif found := _BLOCK_EXIT.search(part):
@@ -97,21 +88,15 @@ def deaths_of(line: Line, message: Message) -> Iterator[Death]:
 
 def _raised(line: Line, message: Message) -> Death | None:
     """Return the exception in which a traceback ends; None where the log does not hold its end."""
-    frame = None
-    for text in line.after()[:MAX_FRAME_LINES]:
-        other = re.match(rb"\[rank(\d{1,7})\]:", text)
-        if message.rank is not None and other is not None and int(other[1]) != message.rank:
-            continue  # another rank's line in between
-        bare = _PREFIX.sub(b"", text, count=1) if text[:1] in b"[(0123456789" else text
-        if found := _FRAME.match(bare):
-            frame = f"{clean_text(found[1])}:{int(found[2])} {clean_text(found[3])}"
-        elif bare[:1] not in {b" ", b"\t", b""} and _EXCEPTION.match(bare.rstrip()):
-            whole = bare.rstrip()
-            memory = _MEMORY.search(whole) is not None
-            consequence = not memory and _CONSEQUENCE.search(whole) is not None
-            kind: DeathKind = "memory" if memory else "exception"
-            return _death(kind, clean_text(whole), line, message, consequence=consequence, frame=frame)
-    return None
+    raised = raised_in(line, message.rank)
+    if raised is None:
+        return None
+    file, number, function = raised.frames[-1] if raised.frames else (b"", 0, b"")
+    frame = f"{clean_text(file)}:{number} {clean_text(function)}" if raised.frames else None
+    memory = _MEMORY.search(raised.text) is not None
+    kind: DeathKind = "memory" if memory else "exception"
+    consequence = not memory and raised.follows
+    return _death(kind, clean_text(raised.text), line, message, consequence=consequence, frame=frame)
 
 
 def _of_block(line: Line, found: re.Match[bytes]) -> Iterator[Death]:

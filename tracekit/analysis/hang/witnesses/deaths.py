@@ -115,7 +115,9 @@ def _lived_on(case: Case, rank: int) -> bool:
 def _shows_an_end(case: Case, first: dict[int, _Report]) -> bool:
     """Return whether something beside an exception shows that a process ended: a signal, an exit, ranks that wait."""
     logs = case.bundle.logs
-    waits = any(log.timed_out is not None or log.waits.in_gloo or log.stuck for log in logs)
+    waits = any(
+        log.timed_out is not None or log.waits.in_gloo or log.waits.unreached or log.stuck for log in logs
+    )
     ended = any(death.pid is not None for log in logs for death in log.deaths)
     signalled = any(report.death.kind == "signal" for report in first.values())
     return waits or ended or signalled or bool(case.scene.graph.stuck or _lost_a_peer(case) - first.keys())

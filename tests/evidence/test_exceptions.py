@@ -1,0 +1,64 @@
+"""An exception about a connection is a rank's own, unless the connection was to another rank."""
+
+import pytest
+
+from tests.evidence.judged import of_text, ranks
+from tests.evidence.test_deaths import OTHERS, SIZED, STARTED, timed_out
+
+PACKAGES = "/usr/lib/python3.12/site-packages/"
+
+
+def raised(rank: int, error: str, *files: str, before: str = "", prefix: str = "[rank{}]: ") -> str:
+    """A traceback of a rank through these files."""
+    rows = ["Traceback (most recent call last):", '  File "/w/train.py", line 41, in step', "    go()"]
+    rows += [row for file in files for row in (f'  File "{file}", line 7, in call', "    return self._do()")]
+    rows = [before, *rows, error] if before else [*rows, error]
+    return "".join(prefix.format(rank) + row + "\n" for row in rows)
+
+
+WEB = (f"{PACKAGES}huggingface_hub/file_download.py", f"{PACKAGES}requests/adapters.py")
+RESET = "requests.exceptions.ConnectionError: ('Connection aborted.', ConnectionResetError(104, 'Connection reset by peer'))"
+OWN = [
+    ("requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='hub', port=443): Read timed out.", WEB),
+    (RESET, WEB),
+    ("TimeoutError: The read operation timed out", (*WEB, "/usr/lib/python3.12/ssl.py")),
+    ("RuntimeError: DataLoader timed out after 120 seconds", (f"{PACKAGES}torch/utils/data/dataloader.py",)),
+    ("EOFError: Ran out of input", (f"{PACKAGES}torch/serialization.py",)),
+    ("TimeoutError: [Errno 110] Connection timed out: '/mnt/shared/step_100'", ()),
+    ("BrokenPipeError: [Errno 32] Broken pipe", (f"{PACKAGES}torch/utils/data/_utils/worker.py",)),
+]
+OF_A_RANK = [
+    ("TimeoutError: The client socket has timed out after 60s", (f"{PACKAGES}torch/distributed/rendezvous.py",)),
+    ("RuntimeError: Socket Timeout", (f"{PACKAGES}torch/distributed/distributed_c10d.py",)),
+    ("RuntimeError: Connection reset by peer", (f"{PACKAGES}megatron/core/pipeline_parallel/schedules.py",)),
+    ("EOFError", (f"{PACKAGES}vllm/executor.py", "/usr/lib/python3.12/multiprocessing/connection.py")),
+    ("ray.exceptions.GetTimeoutError: Get timed out: some object(s) not ready.", (f"{PACKAGES}ray/_private/worker.py",)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("error", "files"), OWN)
+def test_other_connections_are_a_ranks_own(tmp_path, error, files):
+    finding = of_text(tmp_path, STARTED + raised(2, error, *files) + OTHERS)
+    assert ranks(finding) == [2], finding.reason
+    assert finding.culprits[0].kind == "died"
+
+
+@pytest.mark.parametrize(("error", "files"), OF_A_RANK)
+def test_connections_of_ranks_are_a_peers_end(tmp_path, error, files):
+    text = STARTED + raised(2, error, *files) + "".join(timed_out(rank) for rank in (0, 1))
+    assert all(culprit.kind != "died" for culprit in of_text(tmp_path, text).culprits)
+
+
+def test_lost_web_servers_are_no_lost_peers(tmp_path):
+    """Rank 3 read from its cache: it is not the one with an end that the others met."""
+    finding = of_text(tmp_path, SIZED + "".join(raised(rank, RESET, *WEB) for rank in range(3)))
+    assert ranks(finding) == []
+    assert 3 not in finding.candidates
+
+
+def test_a_store_that_cannot_listen_is_its_ranks(tmp_path):
+    store = f"{PACKAGES}torch/distributed/rendezvous.py"
+    text = raised(0, "torch.distributed.DistNetworkError: failed to listen, name: EADDRINUSE", store)
+    late = "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to "
+    text += "".join(raised(rank, f"{late}(10.0.0.1, 29500).", store) for rank in (1, 2, 3))
+    assert ranks(of_text(tmp_path, text)) == [0]
