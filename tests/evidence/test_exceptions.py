@@ -3,7 +3,7 @@
 import pytest
 
 from tests.evidence.judged import of_text, ranks
-from tests.evidence.test_deaths import OTHERS, SIZED, STARTED, timed_out
+from tests.evidence.test_deaths import FAILED, OTHERS, SIZED, STARTED, timed_out
 
 PACKAGES = "/usr/lib/python3.12/site-packages/"
 
@@ -17,7 +17,9 @@ def raised(rank: int, error: str, *files: str, before: str = "", prefix: str = "
 
 
 WEB = (f"{PACKAGES}huggingface_hub/file_download.py", f"{PACKAGES}requests/adapters.py")
-RESET = "requests.exceptions.ConnectionError: ('Connection aborted.', ConnectionResetError(104, 'Connection reset by peer'))"
+RESET = (
+    "requests.exceptions.ConnectionError: ('aborted.', ConnectionResetError(104, 'Connection reset by peer'))"
+)
 OWN = [
     ("requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='hub', port=443): Read timed out.", WEB),
     (RESET, WEB),
@@ -32,7 +34,7 @@ OF_A_RANK = [
     ("RuntimeError: Socket Timeout", (f"{PACKAGES}torch/distributed/distributed_c10d.py",)),
     ("RuntimeError: Connection reset by peer", (f"{PACKAGES}megatron/core/pipeline_parallel/schedules.py",)),
     ("EOFError", (f"{PACKAGES}vllm/executor.py", "/usr/lib/python3.12/multiprocessing/connection.py")),
-    ("ray.exceptions.GetTimeoutError: Get timed out: some object(s) not ready.", (f"{PACKAGES}ray/_private/worker.py",)),
+    ("ray.exceptions.GetTimeoutError: Get timed out: some object is not ready.", (f"{PACKAGES}ray/_private/worker.py",)),
 ]  # fmt: skip
 
 
@@ -59,6 +61,47 @@ def test_lost_web_servers_are_no_lost_peers(tmp_path):
 def test_a_store_that_cannot_listen_is_its_ranks(tmp_path):
     store = f"{PACKAGES}torch/distributed/rendezvous.py"
     text = raised(0, "torch.distributed.DistNetworkError: failed to listen, name: EADDRINUSE", store)
-    late = "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to "
-    text += "".join(raised(rank, f"{late}(10.0.0.1, 29500).", store) for rank in (1, 2, 3))
+    late = "DistNetworkError: The client socket has timed out after 60000ms while trying to connect to "
+    text += "".join(raised(rank, f"torch.distributed.{late}(10.0.0.1, 29500).", store) for rank in (1, 2, 3))
     assert ranks(of_text(tmp_path, text)) == [0]
+
+
+CHECKPOINT = "torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([2])"
+FULL = "OSError: [Errno 28] No space left on device"
+
+
+def saved(rank: int, prefix: str = "[rank{}]: ") -> str:
+    """What each rank prints where rank 2 of four cannot write its part of a checkpoint."""
+    files = (f"{PACKAGES}torch/distributed/checkpoint/utils.py",)
+    rows = [
+        "Traceback (most recent call last): (RANK 2)",
+        f'  File "{files[0]}", line 192, in all_reduce',
+        FULL,
+    ]
+    return raised(rank, CHECKPOINT, *files, prefix=prefix) + "".join(
+        prefix.format(rank) + r + "\n" for r in rows
+    )
+
+
+def test_a_checkpoint_fails_by_the_rank_it_names(tmp_path):
+    """All ranks raise, and the text says for which rank."""
+    text = STARTED + "".join(saved(rank) for rank in range(4)) + FAILED.format(1)
+    finding = of_text(tmp_path, text)
+    assert ranks(finding) == [2], finding.reason
+    assert "No space left" in finding.culprits[0].how
+
+
+def test_a_member_of_a_group_is_no_global_rank(tmp_path):
+    """Ranks 8 to 11 save together: rank 2 of their group is none of the writers by number, nor global rank 2."""
+    finding = of_text(tmp_path, STARTED + "".join(saved(rank) for rank in range(8, 12)) + FAILED.format(1))
+    assert ranks(finding) == []
+    assert "rank 2 of its group" in finding.reason
+
+
+def test_inputs_that_end_early_are_of_one_rank(tmp_path):
+    alike = "RuntimeError: Detected at least one rank that exhausted inputs. Throwing across all ranks."
+    text = "".join(raised(rank, alike) for rank in (0, 1, 3)) + raised(
+        2, "RuntimeError: Rank 2 exhausted all inputs."
+    )
+    assert ranks(of_text(tmp_path, STARTED + text + FAILED.format(1))) == [2]
+    assert ranks(of_text(tmp_path, STARTED + text.replace("Rank 2 exhausted all inputs.", alike[14:]))) == []

@@ -6,7 +6,7 @@ never makes its rank the first that died. Used by `logs`.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from tracekit.evidence.line_scan import Line
@@ -47,6 +47,7 @@ class Death:
 
     rank, local, pid: what the report tells of the process. consequence: another rank's failure explains it.
     order: place in the file, so that reports of one file can be ordered where they bear no times.
+    place: the rank within the writer's group that it is about, where all members report it.
     """
 
     kind: DeathKind
@@ -59,6 +60,7 @@ class Death:
     order: int
     consequence: bool = False
     frame: str | None = None
+    place: int | None = None
 
 
 def deaths_of(line: Line, message: Message) -> Iterator[Death]:
@@ -86,6 +88,17 @@ def deaths_of(line: Line, message: Message) -> Iterator[Death]:
         yield _death("memory", clean_text(found[0]), line, message)
 
 
+def death_of(death: Death, rank: int | None) -> Death:
+    """Return the death as one of this rank, by which its lines name their writer.
+
+    What all members of a group report of one of them is of unknown rank, unless that one wrote it: they name it by the
+    rank within their group.
+    """
+    if death.place in {None, rank}:
+        return replace(death, rank=rank)
+    return replace(death, rank=None, text=f"rank {death.place} of its group: {death.text}")
+
+
 def _raised(line: Line, message: Message) -> Death | None:
     """Return the exception in which a traceback ends; None where the log does not hold its end."""
     raised = raised_in(line, message.rank)
@@ -96,7 +109,8 @@ def _raised(line: Line, message: Message) -> Death | None:
     memory = _MEMORY.search(raised.text) is not None
     kind: DeathKind = "memory" if memory else "exception"
     consequence = not memory and raised.follows
-    return _death(kind, clean_text(raised.text), line, message, consequence=consequence, frame=frame)
+    death = _death(kind, clean_text(raised.text), line, message, consequence=consequence, frame=frame)
+    return replace(death, place=raised.place)
 
 
 def _of_block(line: Line, found: re.Match[bytes]) -> Iterator[Death]:

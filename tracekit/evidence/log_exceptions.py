@@ -18,13 +18,14 @@ _OF_RANKS: Final = re.compile(
     rb"|KeyboardInterrupt|SignalException|SystemExit|monitoredBarrier|\b[Gg]loo\b|RendezvousTimeout"
     rb"|Process(?:Exited|Raised)Exception|ActorDied|RayTaskError|CalledProcessError"
     rb"|caused (?:pair|connection) closure|remote process exited|mismatch between collectives"
+    rb"|Throwing across all ranks|CheckpointException"
 )
 """What only the failure of another rank, or the end of the whole job, makes a rank say."""
 _OF_CONNECTIONS: Final = re.compile(
     rb"closed by (?:remote )?peer|Connection (?:reset|refused|closed)|[Bb]roken ?[Pp]ipe|[Ss]ocket ?[Tt]imeout"
     rb"|[Tt]imed? ?out|failed to recv|EOFError"
 )
-"""What the end of any connection makes a rank say: to a rank, to a web server, to a loader's process, to a file system."""
+"""What the end of any connection makes a rank say: to a rank, a web server, a loader's process, a file system."""
 _NOT_LISTENING: Final = re.compile(rb"EADDRINUSE|[Aa]ddress already in use|failed to (?:listen|bind)")
 """What the rank says that should hold the store and cannot."""
 _EXCEPTION: Final = re.compile(rb"([A-Za-z_][\w.]{0,120})(?:: (.{0,600}))?$")
@@ -45,11 +46,19 @@ _OF_CPP: Final = frozenset({b"RuntimeError"})
 """Types in which errors of torch's own code arrive."""
 
 
+_PLACE: Final = re.compile(re.escape(BEGINS) + rb": \(RANK (\d{1,7})\)")
+"""Begins the traceback of one member of a group in the exception of a checkpoint, which all members raise."""
+
+
 class Raised(NamedTuple):
-    """An exception: the line that names it, and the frames of its traceback, (file, line, function), innermost last."""
+    """An exception: the line that names it, and the frames of its traceback, (file, line, function), innermost last.
+
+    place: the member of the writer's group that raised it first, where the text of another exception says so.
+    """
 
     text: bytes
     frames: Sequence[tuple[bytes, int, bytes]]
+    place: int | None = None
 
     @property
     def type(self) -> bytes:
@@ -85,6 +94,8 @@ def raised_in(line: Line, rank: int | None) -> Raised | None:
     rank: the rank that wrote the line; lines of other ranks in between are left out.
     """
     frames: list[tuple[bytes, int, bytes]] = []
+    member = _PLACE.search(line.text)
+    place = None if member is None else int(member[1])
     for text in line.after()[:MAX_FRAME_LINES]:
         other = _RANK.match(text)
         if rank is not None and other is not None and int(other[1]) != rank:
@@ -93,5 +104,5 @@ def raised_in(line: Line, rank: int | None) -> Raised | None:
         if found := _FRAME.match(bare):
             frames.append((found[1], int(found[2]), found[3]))
         elif bare[:1] not in {b" ", b"\t", b""} and _EXCEPTION.match(bare.rstrip()):
-            return Raised(bare.rstrip(), frames)
+            return Raised(bare.rstrip(), frames, place)
     return None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tracekit.evidence.line_scan import Line, Scan, scan_lines
-from tracekit.evidence.log_deaths import Death, deaths_of
+from tracekit.evidence.log_deaths import Death, death_of, deaths_of
 from tracekit.evidence.log_file import GroupKey, LogFile, Mark, rank_of_path
 from tracekit.evidence.log_lines import (
     LITERALS,
@@ -238,7 +238,7 @@ class _Reader:
         file.stuck = {rank for key in opened.stuck if (rank := ranks[key]) is not None}
         for key, death in opened.deaths:
             own = death.rank if death.rank is not None else self._rank_of_death(death, ranks[key])
-            file.deaths.append(replace(death, rank=own))
+            file.deaths.append(death_of(death, own))
         file.waits, file.asked_by, file.timed_out = opened.waits, opened.asked_by, opened.timed_out
         self._take_peers(file, ranks)
         file.nccl = self.nccl.placed(file.path, self._rank)

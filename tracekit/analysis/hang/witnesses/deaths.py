@@ -22,6 +22,8 @@ _PEER_ENDED: Final = re.compile(r"[Cc]losed by (?:remote )?peer|reset by peer|re
 """What a rank's exception says where a peer's process ended in the middle of a call."""
 _UNLIKE: Final = re.compile(r"mismatch between collectives")
 """What a rank's exception says where a peer's call is unlike its own."""
+_FOR_A_PEER: Final = re.compile(r"CheckpointException|Throwing across all ranks")
+"""Exceptions that all members of a group raise for what one of them did."""
 _OF_STORE: Final = re.compile(r"Store|DistNetworkError")
 """Exceptions about the connection to the store, which also ends when rank 0 is done."""
 
@@ -120,6 +122,8 @@ def _shows_an_end(case: Case, first: dict[int, _Report]) -> bool:
     )
     ended = any(death.pid is not None for log in logs for death in log.deaths)
     signalled = any(report.death.kind == "signal" for report in first.values())
+    raised_for = any(_FOR_A_PEER.search(death.text) for log in logs for death in log.deaths)
+    ended = ended or raised_for
     return waits or ended or signalled or bool(case.scene.graph.stuck or _lost_a_peer(case) - first.keys())
 
 
