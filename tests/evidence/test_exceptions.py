@@ -34,7 +34,7 @@ OF_A_RANK = [
     ("RuntimeError: Socket Timeout", (f"{PACKAGES}torch/distributed/distributed_c10d.py",)),
     ("RuntimeError: Connection reset by peer", (f"{PACKAGES}megatron/core/pipeline_parallel/schedules.py",)),
     ("EOFError", (f"{PACKAGES}vllm/executor.py", "/usr/lib/python3.12/multiprocessing/connection.py")),
-    ("ray.exceptions.GetTimeoutError: Get timed out: some object is not ready.", (f"{PACKAGES}ray/_private/worker.py",)),
+    ("ray.exceptions.GetTimeoutError: Get timed out: not ready.", (f"{PACKAGES}ray/_private/worker.py",)),
 ]  # fmt: skip
 
 
@@ -105,3 +105,36 @@ def test_inputs_that_end_early_are_of_one_rank(tmp_path):
     )
     assert ranks(of_text(tmp_path, STARTED + text + FAILED.format(1))) == [2]
     assert ranks(of_text(tmp_path, STARTED + text.replace("Rank 2 exhausted all inputs.", alike[14:]))) == []
+
+
+def differ(*counts: int) -> str:
+    """What ranks print that built models of so many parameters: each names the first with another number."""
+    text = ""
+    for rank, count in enumerate(counts):
+        other = next(peer for peer, many in enumerate(counts) if many != count)
+        words = f"Rank {rank} has {count} params, while rank {other} has inconsistent {counts[other]} params."
+        files = (f"{PACKAGES}torch/distributed/utils.py",)
+        text += raised(rank, f"RuntimeError: DDP expects same model across all ranks, but {words}", *files)
+    return STARTED + text + FAILED.format(1)
+
+
+@pytest.mark.parametrize(("counts", "odd"), [((6, 4, 4, 4), 0), ((4, 4, 6, 4), 2)])
+def test_the_rank_with_another_model_is_named(tmp_path, counts, odd):
+    """All ranks raise, as each sees another number somewhere."""
+    finding = of_text(tmp_path, SIZED + differ(*counts))
+    assert ranks(finding) == [odd], finding.reason
+    (tmp_path / "unsized").mkdir()
+    unsized = of_text(tmp_path / "unsized", differ(*counts))
+    assert (ranks(unsized), unsized.candidates) == ([], (odd,))
+
+
+def test_two_models_of_two_ranks_are_open(tmp_path):
+    finding = of_text(tmp_path, SIZED + differ(4, 4, 6, 6))
+    assert (ranks(finding), finding.candidates) == ([], (0, 1, 2, 3))
+
+
+def test_peers_unlike_rank_zero_point_to_it(tmp_path):
+    """Shapes are compared with rank 0 alone: where all others raise, it is the odd one."""
+    words = "params[0] in this process with sizes [4, 4] appears not to match sizes of the same param in process 0."
+    text = "".join(raised(rank, f"RuntimeError: [{rank}]: {words}") for rank in (1, 2, 3))
+    assert ranks(of_text(tmp_path, STARTED + SIZED + text + FAILED.format(1))) == [0]

@@ -18,7 +18,7 @@ _OF_RANKS: Final = re.compile(
     rb"|KeyboardInterrupt|SignalException|SystemExit|monitoredBarrier|\b[Gg]loo\b|RendezvousTimeout"
     rb"|Process(?:Exited|Raised)Exception|ActorDied|RayTaskError|CalledProcessError"
     rb"|caused (?:pair|connection) closure|remote process exited|mismatch between collectives"
-    rb"|Throwing across all ranks|CheckpointException"
+    rb"|Throwing across all ranks|CheckpointException|same model across all ranks|of the same param in process 0"
 )
 """What only the failure of another rank, or the end of the whole job, makes a rank say."""
 _OF_CONNECTIONS: Final = re.compile(

@@ -17,6 +17,7 @@ from tracekit.analysis.hang.witnesses.arrivals import name_absent
 from tracekit.analysis.hang.witnesses.case import Case, Named, accuse, leave_open, note
 from tracekit.analysis.hang.witnesses.deaths import name_dead
 from tracekit.analysis.hang.witnesses.doubts import doubt_scene
+from tracekit.analysis.hang.witnesses.unlike_models import unlike_models
 from tracekit.axes import AXES
 from tracekit.evidence.as_dumps import compose
 from tracekit.evidence.bundle import Bundle
@@ -233,5 +234,5 @@ def all_stood(case: Case, finding: HangFinding) -> HangFinding | None:
     return leave_open(finding, reason, (), "look at the hosts' kernel logs, storage and memory at that time")
 
 
-_WITNESSES: Final = (name_dead, name_absent, unlike_sizes, all_stood)
+_WITNESSES: Final = (name_dead, name_absent, unlike_models, unlike_sizes, all_stood)
 """Asked one after another; the first that answers is believed."""
