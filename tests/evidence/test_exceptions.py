@@ -138,3 +138,37 @@ def test_peers_unlike_rank_zero_point_to_it(tmp_path):
     words = "params[0] in this process with sizes [4, 4] appears not to match sizes of the same param in process 0."
     text = "".join(raised(rank, f"RuntimeError: [{rank}]: {words}") for rank in (1, 2, 3))
     assert ranks(of_text(tmp_path, STARTED + SIZED + text + FAILED.format(1))) == [0]
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "2026-11-18 04:00:03,477 - Trainer - INFO - [rank{}]: ",
+        "[2026-11-18T04:00:03.106313Z] fa88a9df || [rank{}]: ",
+        "vit-giant.node3 [stderr] [rank{}]: ",
+        "trainer-1  | [rank{}]: ",
+    ],
+)
+def test_a_traceback_behind_a_loggers_prefix_is_read(tmp_path, prefix):
+    finding = of_text(tmp_path, raised(2, "ValueError: bad sample", *WEB, prefix=prefix) + OTHERS)
+    assert ranks(finding) == [2], finding.reason
+    assert finding.culprits[0].kind == "died"
+
+
+def test_a_child_is_named_by_its_parents_words(tmp_path):
+    """`torch.multiprocessing.spawn` prints the number of the process, and no line of it bears a rank."""
+    parent = raised(0, "torch.multiprocessing.spawn.ProcessRaisedException: ", prefix="")
+    child = "\n-- Process 2 terminated with the following error:\n" + raised(
+        0, "ValueError: bad sample", prefix=""
+    )
+    finding = of_text(tmp_path, parent + child)
+    assert ranks(finding) == [2], finding.reason
+
+
+@pytest.mark.parametrize(
+    "words", ["Exception ignored in: <function Loader.__del__>", "Exception in thread Thread-3:"]
+)
+def test_a_process_outlives_its_threads_and_destructors(tmp_path, words):
+    text = raised(2, "AssertionError: can only test a child process", before=words)
+    finding = of_text(tmp_path, STARTED + text + FAILED.format(1))
+    assert (ranks(finding), finding.candidates) == ([], ())

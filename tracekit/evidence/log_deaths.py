@@ -47,7 +47,8 @@ class Death:
 
     rank, local, pid: what the report tells of the process. consequence: another rank's failure explains it.
     order: place in the file, so that reports of one file can be ordered where they bear no times.
-    place: the rank within the writer's group that it is about, where all members report it.
+    place: the rank within the writer's group that it is about, where all members report it. ended: whether the report
+    is of a process that ended, and not of an exception alone.
     """
 
     kind: DeathKind
@@ -61,6 +62,7 @@ class Death:
     consequence: bool = False
     frame: str | None = None
     place: int | None = None
+    ended: bool = False
 
 
 def deaths_of(line: Line, message: Message) -> Iterator[Death]:
@@ -110,7 +112,8 @@ def _raised(line: Line, message: Message) -> Death | None:
     kind: DeathKind = "memory" if memory else "exception"
     consequence = not memory and raised.follows
     death = _death(kind, clean_text(raised.text), line, message, consequence=consequence, frame=frame)
-    return replace(death, place=raised.place)
+    rank = raised.child if raised.child is not None and raised.child < MAX_LOG_RANKS else death.rank
+    return replace(death, rank=rank, place=raised.place, ended=raised.child is not None)
 
 
 def _of_block(line: Line, found: re.Match[bytes]) -> Iterator[Death]:

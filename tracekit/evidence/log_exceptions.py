@@ -46,6 +46,13 @@ _OF_CPP: Final = frozenset({b"RuntimeError"})
 """Types in which errors of torch's own code arrive."""
 
 
+_TIME: Final = re.compile(rb"(\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)")
+_GOES_ON: Final = re.compile(rb"Exception ignored in|Exception in thread|--- Logging error ---")
+"""Words before a traceback that does not end its process: of a destructor, of a thread, of a message."""
+_CHILD: Final = re.compile(rb"-- Process (\d{1,7}) terminated with the following error:")
+"""Before the traceback of a child, which its parent prints."""
+_ABOVE: Final = 8
+"""Lines above a traceback in which its heading is looked for: other ranks may write in between."""
 _PLACE: Final = re.compile(re.escape(BEGINS) + rb": \(RANK (\d{1,7})\)")
 """Begins the traceback of one member of a group in the exception of a checkpoint, which all members raise."""
 
@@ -53,12 +60,14 @@ _PLACE: Final = re.compile(re.escape(BEGINS) + rb": \(RANK (\d{1,7})\)")
 class Raised(NamedTuple):
     """An exception: the line that names it, and the frames of its traceback, (file, line, function), innermost last.
 
-    place: the member of the writer's group that raised it first, where the text of another exception says so.
+    place: the member of the writer's group that raised it first, where the text of another exception says so. child:
+    the number of the process that raised it, where its parent prints it.
     """
 
     text: bytes
     frames: Sequence[tuple[bytes, int, bytes]]
     place: int | None = None
+    child: int | None = None
 
     @property
     def type(self) -> bytes:
@@ -89,20 +98,48 @@ class Raised(NamedTuple):
 
 
 def raised_in(line: Line, rank: int | None) -> Raised | None:
-    """Return the exception in which a traceback ends; None where the log does not hold its end.
+    """Return the exception in which a traceback ends; None where the log does not hold its end, or the process goes on.
 
     rank: the rank that wrote the line; lines of other ranks in between are left out.
     """
+    prefix = _prefix(line)
+    heading = _heading(line, prefix, rank)
+    if _GOES_ON.search(heading):
+        return None
+    child, member = _CHILD.search(heading), _PLACE.search(line.text)
     frames: list[tuple[bytes, int, bytes]] = []
-    member = _PLACE.search(line.text)
-    place = None if member is None else int(member[1])
     for text in line.after()[:MAX_FRAME_LINES]:
-        other = _RANK.match(text)
-        if rank is not None and other is not None and int(other[1]) != rank:
+        bare = _without_prefix(text, prefix, rank)
+        if bare is None:
             continue
-        bare = _PREFIX.sub(b"", text, count=1) if text[:1] in b"[(0123456789" else text
         if found := _FRAME.match(bare):
             frames.append((found[1], int(found[2]), found[3]))
         elif bare[:1] not in {b" ", b"\t", b""} and _EXCEPTION.match(bare.rstrip()):
-            return Raised(bare.rstrip(), frames, place)
+            own, place = (None if found is None else int(found[1]) for found in (child, member))
+            return Raised(bare.rstrip(), frames, place, own)
     return None
+
+
+def _heading(line: Line, prefix: re.Pattern[bytes] | None, rank: int | None) -> bytes:
+    """Return the last words of the writer before a traceback, as far as blank lines may come between."""
+    above = (_without_prefix(text, prefix, rank) for text in reversed(line.before.split(b"\n")[-_ABOVE:]))
+    return next((text for text in above if text is not None and text.strip()), b"")
+
+
+def _prefix(line: Line) -> re.Pattern[bytes] | None:
+    """Return what its writer puts before each line of a traceback, with any time in it; None where it puts nothing."""
+    head = line.text[: line.text.rfind(BEGINS)]
+    parts = _TIME.split(head)
+    if not head.strip():
+        return None
+    return re.compile(b"".join(_TIME.pattern if at % 2 else re.escape(part) for at, part in enumerate(parts)))
+
+
+def _without_prefix(text: bytes, prefix: re.Pattern[bytes] | None, rank: int | None) -> bytes | None:
+    """Return a line of a traceback without what its writer puts before it; None for a line of another rank."""
+    if prefix is not None and (found := prefix.match(text)):
+        return text[found.end() :]
+    other = _RANK.match(text)
+    if rank is not None and other is not None and int(other[1]) != rank:
+        return None
+    return _PREFIX.sub(b"", text, count=1) if text[:1] in b"[(0123456789" else text

@@ -120,7 +120,7 @@ def _shows_an_end(case: Case, first: dict[int, _Report]) -> bool:
     waits = any(
         log.timed_out is not None or log.waits.in_gloo or log.waits.unreached or log.stuck for log in logs
     )
-    ended = any(death.pid is not None for log in logs for death in log.deaths)
+    ended = any(death.ended or death.pid is not None for log in logs for death in log.deaths)
     signalled = any(report.death.kind == "signal" for report in first.values())
     raised_for = any(_FOR_A_PEER.search(death.text) for log in logs for death in log.deaths)
     ended = ended or raised_for

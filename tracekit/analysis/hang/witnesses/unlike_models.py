@@ -1,7 +1,7 @@
 """Ranks that built another model than their peers, as DistributedDataParallel compares it at its start.
 
-It compares the number of parameters over all ranks, so that each of them raises, and each shape with rank 0 alone, so that
-the ranks unlike rank 0 raise. Who raises is therefore not at fault; the fewest ranks are. Part of `judge`.
+It compares the number of parameters over all ranks, so that each of them raises, and each shape with rank 0 alone, so
+that the ranks unlike rank 0 raise. A rank that raises is therefore not at fault; the fewest ranks are. Part of `judge`.
 """
 
 import re
