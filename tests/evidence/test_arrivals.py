@@ -54,6 +54,51 @@ def test_the_store_barrier_names_the_absent(tmp_path):
     assert ranks(of_text(tmp_path, text)) == [7]
 
 
+WAITS = "Waiting in store based barrier to initialize process group for "
+OLD = WAITS + "rank: {}, key: {} (world_size={}, worker_count={}, x)"
+NEW = WAITS + "10.0 secondsrank: {}, key: {} (world_size={}, "
+NEW += "num_workers_joined={}, timeout=0:30:00 error=wait timeout after 10000ms, keys: /1/{}:last_worker)"
+LATE = "torch.distributed.DistStoreError: Timed out initializing process group in store based barrier on rank {}, "
+LATE += "for key: {} (world_size={}, num_workers_joined={}, timeout=0:30:00 error=x)"
+
+
+def stored(words, reached, key="1", size=4, joined=None):
+    """What ranks print that wait in a barrier of the store."""
+    key, count = f"store_based_barrier_key:{key}", len(reached) if joined is None else joined
+    return "".join(f"[rank{rank}]: {words.format(rank, key, size, count, key)}\n" for rank in reached)
+
+
+@pytest.mark.parametrize("words", [OLD, NEW, LATE])
+def test_the_store_barrier_is_read_in_all_spellings(tmp_path, words):
+    assert ranks(of_text(tmp_path, stored(words, (0, 1, 3)))) == [2]
+
+
+def test_a_barrier_that_is_over_hides_no_later_one(tmp_path):
+    text = stored(OLD, range(4))
+    text += "".join(
+        f"Rank {r}: Completed store-based barrier for key:store_based_barrier_key:1 with 4 nodes.\n"
+        for r in range(4)
+    )
+    (tmp_path / "over").mkdir()
+    assert "store" not in of_text(tmp_path / "over", text).reason
+    assert ranks(of_text(tmp_path, text + stored(OLD, range(3), "2"))) == [3]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (stored(OLD, (0, 2), size=2, joined=3), "another job"),
+        (stored(NEW, (4, 5, 6), "6f1ed002ab5595859014ebf0951522d9"), "ranks 4-6 wait"),
+        (stored(NEW, (0, 1, 2, 3, 4), size=7, joined=6), "5 of 7 ranks"),
+    ],
+)
+def test_a_store_barrier_that_shows_no_members_names_nobody(tmp_path, text, said):
+    """Of another job's ranks too, of a group of some ranks, and where one of two silent ranks has joined."""
+    finding = of_text(tmp_path, text)
+    assert ranks(finding) == []
+    assert said in finding.reason
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -19,8 +19,15 @@ _UNIQUE_ID: Final = re.compile(
     rb"\[(\d{1,7})\] is setting up NCCL communicator and retr\w{2,3}ving ncclUniqueId from \[(\d{1,7})\]"
 )
 _BARRIER: Final = re.compile(
-    rb"store.based.barrier[^\n]{0,80}? rank: (\d{1,7})(?:[^\n]{0,120}?world_size=(\d{1,7}), \w{1,20}=(\d{1,7}))?"
-    rb"|store_based_barrier_key:\d+ to store for rank: (\d{1,7})"
+    rb"in store based barrier[^\n]{0,90}?rank:? (\d{1,7}), (?:for )?key: store_based_barrier_key:([^\s:]{1,100})"
+    rb"(?: \(world_size=(\d{1,7}), \w{1,20}=(\d{1,7}))?"
+)
+"""A rank that waits or gives up: torch 1.8 to 2.0, then with other words, and without a space or a colon."""
+_ADDED: Final = re.compile(
+    rb"Added key: store_based_barrier_key:([^\s:]{1,100}) to store for rank: (\d{1,7})"
+)
+_COMPLETED: Final = re.compile(
+    rb"Completed store-based barrier for (?:key:store_based_barrier_key:([^\s:]{1,100}) with )?(\d{1,7}) nodes"
 )
 _JOINED: Final = re.compile(rb"(\d{1,7})/(\d{1,7}) (?:clients|workers) joined")
 _UNREACHED: Final = re.compile(
@@ -52,12 +59,34 @@ class Sign:
 
 
 @dataclass(slots=True)
+class StoreBarrier:
+    """One barrier of the store: ranks that are known to have reached it, how many must and have, whether it is over.
+
+    joined: the last count that a rank printed; it counts ranks without a line, too.
+    """
+
+    reached: set[int] = field(default_factory=set)
+    size: int | None = None
+    joined: int = 0
+    over: bool = False
+
+    def with_lines_of(self, other: "StoreBarrier") -> "StoreBarrier":
+        """Return what two logs show of one barrier."""
+        return StoreBarrier(
+            self.reached | other.reached,
+            self.size or other.size,
+            max(self.joined, other.joined),
+            self.over or other.over,
+        )
+
+
+@dataclass(slots=True)
 class Waits:
     """What a log tells of ranks that wait for others to join.
 
     started, joined: ranks of each communicator (by id) that began and completed its initialisation; sizes: its ranks.
-    for_first: ranks that wait for the id that the first rank of their group makes. in_store: ranks that wait in the
-    store's barrier. joined_store: (joined, of) clients, the last report. unreached: addresses that nobody answers at.
+    for_first: ranks that wait for the id that the first rank of their group makes. barriers: of the store, by key.
+    joined_store: (joined, of) clients, the last report. unreached: addresses that nobody answers at.
     failed_barrier: ranks that a monitored barrier names. awaited: ranks that a controller still waits for.
     lost_store: ranks that lost the connection to the store. in_gloo: ranks whose Gloo call timed out. longer: messages
     longer than the buffer for them, by the rank that received one (None: unknown), as (bytes came, bytes expected).
@@ -67,8 +96,7 @@ class Waits:
     joined: dict[str, set[int]] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     for_first: set[int] = field(default_factory=set)
-    in_store: set[int] = field(default_factory=set)
-    store_size: int | None = None
+    barriers: dict[str, StoreBarrier] = field(default_factory=dict)
     joined_store: tuple[int, int] | None = None
     unreached: list[str] = field(default_factory=list)
     unreached_by: set[int] = field(default_factory=set)
@@ -90,9 +118,8 @@ class Waits:
             self._communicator(found)
         elif found := _UNIQUE_ID.search(part):
             self.for_first.add(_bounded(found[1]))
-        elif found := _BARRIER.search(part):
-            self.in_store.add(_bounded(found[1] or found[4]))
-            self.store_size = _bounded(found[2]) if found[2] else self.store_size
+        elif self._barrier(part):
+            pass
         elif found := _JOINED.search(part):
             self.joined_store = _bounded(found[1]), _bounded(found[2])
         elif found := _UNREACHED.search(part):
@@ -112,6 +139,29 @@ class Waits:
             self.longer.setdefault(rank, lengths)
         else:
             return self._warning(part, message, rank)
+        return True
+
+    @property
+    def store_size(self) -> int | None:
+        """Return the ranks of the job by the store's barriers of all ranks: these have a number for a name."""
+        return max(
+            (one.size for key, one in self.barriers.items() if key.isdigit() and one.size), default=None
+        )
+
+    def _barrier(self, part: bytes) -> bool:
+        """Note a rank in a barrier of the store, or that a barrier is over; return whether the part tells of one."""
+        if found := _COMPLETED.search(part):
+            for key in [clean_text(found[1])] if found[1] else list(self.barriers):
+                self.barriers.setdefault(key, StoreBarrier()).over = True
+        elif (found := _BARRIER.search(part)) and len(self.barriers) < MAX_MARKS:
+            one = self.barriers.setdefault(clean_text(found[2]), StoreBarrier())
+            one.reached.add(_bounded(found[1]))
+            one.size = _bounded(found[3]) if found[3] else one.size
+            one.joined = max(one.joined, _bounded(found[4] or b"0"))
+        elif (found := _ADDED.search(part)) and len(self.barriers) < MAX_MARKS:
+            self.barriers.setdefault(clean_text(found[1]), StoreBarrier()).reached.add(_bounded(found[2]))
+        else:
+            return False
         return True
 
     def _communicator(self, found: re.Match[bytes]) -> None:

@@ -6,11 +6,13 @@ Only where lines name ranks is one named; "3 of 8 clients joined" names none. Pa
 from collections.abc import Iterable
 
 from tracekit.analysis.hang.witnesses.case import Case, Named, accuse, leave_open
-from tracekit.evidence.log_waits import Waits
+from tracekit.evidence.log_waits import StoreBarrier, Waits
 from tracekit.findings.hang import HangFinding
 from tracekit.text import rank_names
 from tracekit.thresholds.evidence import FEWEST_WITNESSES, WAITING_SHARE
 
+_MEMBERS = "give the logs of all ranks, and look which ranks that new_group call lists"
+_PORT = "look for processes of an earlier start, and give each job a port of its own"
 _STARTED = "look whether the processes of the candidates started, and for the first error in their logs"
 
 
@@ -82,13 +84,23 @@ def _first_rank(case: Case, finding: HangFinding, waits: Iterable[Waits]) -> Han
 
 def _store(case: Case, finding: HangFinding, waits: Iterable[Waits]) -> HangFinding | None:
     """Answer where ranks wait in the store's barrier."""
-    listed = list(waits)
-    reached = set().union(*(w.in_store for w in listed))
-    size = max((w.store_size for w in listed if w.store_size), default=None)
-    if not reached or size is None or finding.culprits or case.scene.graph.stuck:
+    barriers: dict[str, StoreBarrier] = {}
+    for one in waits:
+        for key, given in one.barriers.items():
+            barriers[key] = barriers.get(key, StoreBarrier()).with_lines_of(given)
+    open_ones = [(key, one) for key, one in barriers.items() if one.size and one.reached and not one.over]
+    if not open_ones or finding.culprits or case.scene.graph.stuck:
         return None
+    key, barrier = open_ones[0]
+    size, reached = barrier.size or 0, barrier.reached
+    if max(barrier.joined, len(reached), *(rank + 1 for rank in reached if key.isdigit())) > size:
+        reason = f"more processes came to the store's barrier than its {size} ranks: another job uses the same store"
+        return leave_open(finding, reason, (), _PORT)
+    if not key.isdigit():
+        reason = f"{rank_names(reached)} wait in the store for a group of {size} ranks, which the lines do not name"
+        return leave_open(finding, reason, case.world - reached, _MEMBERS)
     lacking = set(range(size)) - reached
-    if lacking and len(reached) > WAITING_SHARE * size:
+    if lacking and len(reached) > WAITING_SHARE * size and size - barrier.joined >= len(lacking):
         return _name(case, finding, lacking, "never reached the store's barrier in which the others wait")
     reason = f"{len(reached)} of {size} ranks are known to wait in the store's barrier at the start"
     return leave_open(finding, reason, lacking, _STARTED)
