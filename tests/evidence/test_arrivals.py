@@ -21,6 +21,20 @@ def test_a_barrier_blames_no_rank_that_waits(tmp_path):
     assert ranks(of_text(tmp_path, text)) == []
 
 
+HEARD = "successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0."
+
+
+def test_only_the_first_rank_knows_who_is_absent(tmp_path):
+    """It is a candidate: it may have stopped, or its log names another rank."""
+    text = "".join(f"[rank{r}]: RuntimeError: Rank {r} {HEARD} Please check rank 0 logs.\n" for r in (1, 3))
+    finding = of_text(tmp_path, text)
+    assert (ranks(finding), finding.candidates) == ([], (0,))
+    first = "[rank0]: RuntimeError: [Rank 0]: Rank 2 failed to pass monitoredBarrier in 4000 ms\n"
+    assert ranks(of_text(tmp_path, text, first)) == [2]
+    (tmp_path / "late").mkdir()
+    assert ranks(of_text(tmp_path / "late", text.replace("3", "2") + first)) == []
+
+
 def start(rank, size=8, stage="START"):
     return (
         f"node{rank // 4}:{50 + rank}:99 [{rank % 4}] NCCL INFO ncclCommInitRank comm 0x55 rank {rank} nranks {size} "

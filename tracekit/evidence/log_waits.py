@@ -34,6 +34,8 @@ _UNREACHED: Final = re.compile(
     rb"has timed out after \S{1,20} while trying to connect to \(([^,()]{1,200}), (\d{1,5})\)"
 )
 _FAILED: Final = re.compile(rb"Ranks? (\d[\d, ]{0,200}) failed to pass monitoredBarrier in (\d{1,12})")
+_REACHED: Final = re.compile(rb"Rank (\d{1,7}) successfully reached monitoredBarrier")
+"""A rank that came to a monitored barrier and heard nothing more from its first rank."""
 _GLOO: Final = re.compile(rb"Timed out waiting (\d{1,12})ms for (send|recv) operation")
 _AWAITED: Final = re.compile(rb"for the following ranks to join the \S{1,100} call: \[(\d[\d, ]{0,200})\]")
 """Ray Train's controller, of a barrier of its own, while it still waits."""
@@ -87,7 +89,8 @@ class Waits:
     started, joined: ranks of each communicator (by id) that began and completed its initialisation; sizes: its ranks.
     for_first: ranks that wait for the id that the first rank of their group makes. barriers: of the store, by key.
     joined_store: (joined, of) clients, the last report. unreached: addresses that nobody answers at.
-    failed_barrier: ranks that a monitored barrier names. awaited: ranks that a controller still waits for.
+    failed_barrier: ranks that a monitored barrier names; reached_barrier: ranks that
+    came to one and got no answer from its first rank. awaited: ranks that a controller still waits for.
     lost_store: ranks that lost the connection to the store. in_gloo: ranks whose Gloo call timed out. longer: messages
     longer than the buffer for them, by the rank that received one (None: unknown), as (bytes came, bytes expected).
     """
@@ -101,6 +104,7 @@ class Waits:
     unreached: list[str] = field(default_factory=list)
     unreached_by: set[int] = field(default_factory=set)
     failed_barrier: set[int] = field(default_factory=set)
+    reached_barrier: set[int] = field(default_factory=set)
     awaited: set[int] = field(default_factory=set)
     lost_store: set[int] = field(default_factory=set)
     in_gloo: set[int] = field(default_factory=set)
@@ -129,6 +133,8 @@ class Waits:
             self.unreached_by.update([] if rank is None else [rank])
         elif found := _FAILED.search(part):
             self.failed_barrier.update(_bounded(n) for n in re.findall(rb"\d{1,7}", found[1]))
+        elif found := _REACHED.search(part):
+            self.reached_barrier.add(_bounded(found[1]))
         elif found := _AWAITED.search(part):
             self.awaited = {_bounded(n) for n in re.findall(rb"\d{1,7}", found[1])}
         elif _LOST_STORE.search(part):

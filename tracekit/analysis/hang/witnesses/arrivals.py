@@ -13,6 +13,7 @@ from tracekit.thresholds.evidence import FEWEST_WITNESSES, WAITING_SHARE
 
 _MEMBERS = "give the logs of all ranks, and look which ranks that new_group call lists"
 _PORT = "look for processes of an earlier start, and give each job a port of its own"
+_FIRST = "give the log of that rank (rank 0 in the job's group): it names the ranks that did not come, or it stopped"
 _STARTED = "look whether the processes of the candidates started, and for the first error in their logs"
 
 
@@ -26,13 +27,17 @@ def name_absent(case: Case, finding: HangFinding) -> HangFinding | None:
 
 
 def _barrier(case: Case, finding: HangFinding, waits: Iterable[Waits]) -> HangFinding | None:
-    """Answer where a monitored barrier names the ranks that did not come."""
-    failed = set().union(*(w.failed_barrier for w in waits))
-    if not failed:
-        return None
-    waiting = {rank for w in (log.waits for log in case.bundle.logs) for rank in w.in_gloo}
-    waiting |= case.scene.graph.stuck
-    own = failed - waiting
+    """Answer where a monitored barrier names the ranks that did not come, or where only its first rank can."""
+    listed = list(waits)
+    failed = set().union(*(w.failed_barrier for w in listed))
+    reached = set().union(*(w.reached_barrier for w in listed))
+    waiting = set().union(*(w.in_gloo for w in listed), case.scene.graph.stuck)
+    own = failed - waiting - reached
+    if not failed and reached and not finding.culprits and not case.scene.graph.stuck:
+        reason = (
+            f"{rank_names(reached)} came to a monitored barrier and heard nothing more from its first rank"
+        )
+        return leave_open(finding, reason, {0} - reached - waiting, _FIRST)
     if not own or (finding.culprits and not own & {c.rank for c in finding.culprits}):
         return None
     if len(own) > 1 and len(own) > WAITING_SHARE * max(len(case.world), max(failed) + 1):
