@@ -34,9 +34,23 @@ _FATAL: Final = re.compile(rb"Fatal Python error: ([^\n]{1,200})")
 _MEMORY_LINE: Final = re.compile(
     rb"[\w.]{0,80}OutOfMemoryError: [^\n]{1,300}|CUDA (?:error: )?out of memory[^\n]{0,200}"
 )
+_DEEPSPEED: Final = re.compile(rb"\] exits with return code = (-?\d{1,4})")
+"""DeepSpeed's launcher. The command before it is that of the host's last rank, whichever ended."""
+_LIGHTNING: Final = re.compile(
+    rb"\[rank: (\d{1,7})\] Child process with PID (\d{1,9}) terminated with code (-?\d{1,4})"
+)
+_OPEN_MPI: Final = re.compile(
+    rb"noticed that process rank (\d{1,7}) with PID (\d{1,9}) on node (\S{1,200}) exited on signal (\d{1,3})"
+)
+_HYDRA: Final = re.compile(
+    rb"(?:RANK (\d{1,7}) )?PID (\d{1,9}) RUNNING AT (\S{1,200})\s*\n=\s+(?:KILLED BY SIGNAL|EXIT CODE): (\d{1,3})"
+)
+"""MPICH and Intel MPI. They end what is left by SIGKILL, and report that alike."""
+_NODE: Final = re.compile(rb"srun: error: Node failure on (\S{1,200})")
 _SIGNALS: Final = {4: "SIGILL", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
 """Signals that no peer's failure explains; SIGABRT ends a process after a time-out, SIGTERM when another has died."""
 
+_KILL: Final = 9
 _BY_SIGNAL: Final = 128
 """What a shell adds to the number of the signal that ended a process."""
 
@@ -48,7 +62,7 @@ class Death:
     rank, local, pid: what the report tells of the process. consequence: another rank's failure explains it.
     order: place in the file, so that reports of one file can be ordered where they bear no times.
     place: the rank within the writer's group that it is about, where all members report it. ended: whether the report
-    is of a process that ended, and not of an exception alone.
+    is one of a launcher, which saw a process end.
     """
 
     kind: DeathKind
@@ -77,6 +91,15 @@ def deaths_of(line: Line, message: Message) -> Iterator[Death]:
         yield from _of_exit(int(found[1]), line, local=int(found[2]), pid=int(found[3]))
     elif found := _SRUN.search(part):
         yield from _of_srun(line, found)
+    elif (
+        b"return code = " in part
+        or b"ed on signal " in part
+        or b"Child process" in part
+        or b"RUNNING AT" in part
+    ):
+        yield from _of_launcher(line, part)
+    elif found := _NODE.search(part):
+        yield replace(_death("signal", "srun: node failure", line, host=clean_text(found[1])), ended=True)
     elif (found := _KILLED.search(part)) or (found := _CHILD.search(part)):
         if found[2] and int(found[1]) < MAX_LOG_RANKS and found[2].decode() in _SIGNALS.values():
             yield _death("signal", f"killed by {found[2].decode()}", line, rank=int(found[1]))
@@ -127,6 +150,23 @@ def _of_block(line: Line, found: re.Match[bytes]) -> Iterator[Death]:
     yield from _of_exit(int(found[1]), line, rank=number, pid=int(found[2]), host=name, when=when)
 
 
+def _of_launcher(line: Line, part: bytes) -> Iterator[Death]:
+    """Yield the end of a process that DeepSpeed's or Lightning's launcher, or one of MPI, reports."""
+    if found := _DEEPSPEED.search(part):
+        yield from _of_exit(int(found[1]), line)
+    elif found := _LIGHTNING.search(part):
+        yield from _of_exit(int(found[3]), line, local=int(found[1]), pid=int(found[2]))
+    elif (found := _OPEN_MPI.search(part)) and int(found[1]) < MAX_LOG_RANKS:
+        yield from _of_exit(
+            -int(found[4]), line, rank=int(found[1]), pid=int(found[2]), host=clean_text(found[3])
+        )
+    elif found := _HYDRA.search(part + b"\n" + line.after()[0]):
+        signal = int(found[4])
+        told = found[1] is not None and int(found[1]) < MAX_LOG_RANKS and signal != _KILL
+        rank = int(found[1]) if told else None
+        yield from _of_exit(-signal, line, rank=rank, pid=int(found[2]), host=clean_text(found[3]))
+
+
 def _of_exit(
     code: int,
     line: Line,
@@ -142,9 +182,8 @@ def _of_exit(
     kind: DeathKind = "exception" if signal is None else "signal"
     text = f"exit code {code}" if signal is None else f"killed by {signal}"
     own = signal is not None
-    yield Death(
-        kind, text, rank, local, pid, host, when or when_of(line.text), line.offset, consequence=not own
-    )
+    at = when or when_of(line.text)
+    yield Death(kind, text, rank, local, pid, host, at, line.offset, consequence=not own, ended=True)
 
 
 def _of_srun(line: Line, found: re.Match[bytes]) -> Iterator[Death]:

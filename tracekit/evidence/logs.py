@@ -283,7 +283,7 @@ class _Reader:
             return self._open.waits.pids[death.pid]
         if death.local is not None:
             return self._rank(("local", death.local))
-        return of_line if death.pid is None else None
+        return None if death.ended or death.pid is not None else of_line
 
     def _rank(self, key: Key) -> int | None:
         """Return the global rank of a process; None where the file does not name it."""

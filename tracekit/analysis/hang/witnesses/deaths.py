@@ -24,6 +24,8 @@ _UNLIKE: Final = re.compile(r"mismatch between collectives")
 """What a rank's exception says where a peer's call is unlike its own."""
 _FOR_A_PEER: Final = re.compile(r"CheckpointException|Throwing across all ranks")
 """Exceptions that all members of a group raise for what one of them did."""
+_EXIT: Final = re.compile(r"exit code \d{1,2}")
+"""An exit code that no signal gives."""
 _OF_STORE: Final = re.compile(r"Store|DistNetworkError")
 """Exceptions about the connection to the store, which also ends when rank 0 is done."""
 
@@ -59,6 +61,13 @@ def name_dead(case: Case, finding: HangFinding) -> HangFinding | None:
     if unplaced and all(culprit.kind == "missing_dump" for culprit in finding.culprits):
         return _of_unknown_rank(case, finding, unplaced)
     return None
+
+
+def exits_alone(case: Case) -> dict[int, str]:
+    """Return the ranks that a launcher saw end with an exit code of their own, and the code."""
+    deaths = (death for log in case.bundle.logs for death in log.deaths)
+    codes = ((d.rank, d.text) for d in deaths if d.ended and d.kind == "exception" and d.rank is not None)
+    return {rank: text for rank, text in codes if _EXIT.fullmatch(text)}
 
 
 def _name_silent(case: Case, finding: HangFinding, rank: int) -> HangFinding:
@@ -260,6 +269,7 @@ def _of_unknown_rank(case: Case, finding: HangFinding, unplaced: Sequence[_Repor
         return accuse(case, finding, Named("died", dict.fromkeys(silent, how)))
     reason = f"the log gives no rank for the process that died first{where}: {death.text}"
     decide = (
-        "give a log in which each line begins with its rank (torchrun --tee 3 or --log-dir, srun --label)"
+        "give a log in which each line begins with its rank (torchrun --tee 3 or --log-dir, srun --label, "
+        "deepspeed --enable_each_rank_log)"
     )
     return leave_open(finding, reason, silent, decide)

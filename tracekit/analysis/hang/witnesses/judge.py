@@ -15,7 +15,7 @@ from typing import Final
 from tracekit.analysis.hang.analyse import illustrated, judged, picture_of
 from tracekit.analysis.hang.witnesses.arrivals import name_absent
 from tracekit.analysis.hang.witnesses.case import Case, Named, accuse, leave_open, note
-from tracekit.analysis.hang.witnesses.deaths import name_dead
+from tracekit.analysis.hang.witnesses.deaths import exits_alone, name_dead
 from tracekit.analysis.hang.witnesses.doubts import doubt_scene
 from tracekit.analysis.hang.witnesses.unlike_models import unlike_models
 from tracekit.axes import AXES
@@ -68,6 +68,10 @@ def _without_calls(case: Case, finding: HangFinding) -> HangFinding:
         told = unlike
     elif case.bundle.ras:
         told = "no communicator that RAS lists shows ranks that differ; RAS does not show whether calls end"
+    elif exits := exits_alone(case):
+        ended = "; ".join(f"rank {rank}: {code}" for rank, code in sorted(exits.items())[:_SIGNS_SHOWN])
+        told = f"a launcher saw ranks end and ended the others ({ended}), and no line shows why"
+        return leave_open(finding, told, exits, "give the logs of the candidates: the first error in them")
     silent = tuple(sorted(case.world - case.ranks))
     decide = "add the logs of all ranks, py-spy dumps, or flight-recorder dumps"
     return replace(finding, verdict="inconclusive", reason=told, candidates=silent, to_decide=decide)
