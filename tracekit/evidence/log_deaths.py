@@ -1,4 +1,4 @@
-"""Lines of a log that tell of a rank that died, never came, or complained: exceptions, signals, rendezvous, NCCL, Xid.
+"""Lines of a log about a rank that died, never came, or complained: exceptions, signals, rendezvous, NCCL, Xid.
 
 An exception that another rank's failure explains (a closed connection, an abort by the watchdog) is a consequence: it
 never makes its rank the first that died. Used by `logs`.

@@ -155,7 +155,7 @@ class Waits:
         )
 
     def _barrier(self, part: bytes) -> bool:
-        """Note a rank in a barrier of the store, or that a barrier is over; return whether the part tells of one."""
+        """Note a rank in a barrier of the store, or that a barrier is over; return whether the part holds either."""
         if found := _COMPLETED.search(part):
             for key in [clean_text(found[1])] if found[1] else list(self.barriers):
                 self.barriers.setdefault(key, StoreBarrier()).over = True

@@ -53,7 +53,7 @@ def _numbers(case: Case) -> dict[str, set[int]]:
 
 
 def _shapes(case: Case) -> dict[str, set[int]]:
-    """Return the ranks unlike rank 0 by what they report, and those that reported nothing with rank 0."""
+    """Return the ranks unlike rank 0 by what they report, and with rank 0 all that report nothing."""
     found: dict[str, set[int]] = defaultdict(set)
     for rank, text in _reports(case):
         if (said := _SHAPE.search(text)) is not None and int(said[1]) == rank:
