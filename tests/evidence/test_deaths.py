@@ -163,7 +163,9 @@ def test_control_codes_of_a_log_are_not_obeyed(tmp_path):
 
 
 BLOCK = "=   BAD TERMINATION OF ONE\n=   RANK {} PID 77 RUNNING AT n1\n=   KILLED BY SIGNAL: {}\n"
-DEEPSPEED = "[2026-11-18 04:00:06,885] [ERROR] [launch.py:434:sigkill_handler] ['python', 'a.py', '--local_rank=7'] "
+DEEPSPEED = (
+    "[2026-11-18 04:00:06,885] [ERROR] [launch.py:434:sigkill_handler] ['python', 'a.py', '--local_rank=7'] "
+)
 DEEPSPEED += "exits with return code = {}\n"
 OPEN_MPI = "mpirun noticed that process rank 2 with PID 414 on node n1 exited on signal {}.\n"
 CHILD = "[rank: 2] Child process with PID 414 terminated with code {}. Forcefully terminating all other processes\n"
