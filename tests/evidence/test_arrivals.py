@@ -183,3 +183,13 @@ def test_a_lost_store_accuses_no_rank(tmp_path, lost, candidates):
     assert (finding.verdict, ranks(finding)) == ("inconclusive", [])
     assert ("lost the store" in finding.reason) == (candidates is not None)
     assert finding.candidates == (candidates or ())
+
+
+def test_time_outs_without_numbers_are_shown(tmp_path):
+    """torch 1.9 to 1.12: no line shows whether two ranks wait in one call."""
+    words = "[E ProcessGroupNCCL.cpp:587] [Rank {}] Watchdog caught collective operation timeout: WorkNCCL(OpType={}, "
+    words += "Timeout(ms)=1800000) ran for 1804582 milliseconds before timing out.\n"
+    text = words.format(0, "ALLREDUCE") + words.format(1, "BROADCAST") + words.format(3, "ALLREDUCE")
+    finding = of_text(tmp_path, text)
+    assert finding.verdict == "inconclusive"
+    assert "all_reduce on ranks 0, 3; broadcast on rank 1" in finding.reason

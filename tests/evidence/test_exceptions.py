@@ -128,6 +128,18 @@ def test_the_rank_with_another_model_is_named(tmp_path, counts, odd):
     assert (ranks(unsized), unsized.candidates) == ([], (odd,))
 
 
+@pytest.mark.parametrize(("odd", "candidates"), [((4, 0), (0,)), ((4, 77), (0,)), ((None, 0), ())])
+def test_a_number_read_of_a_peer_is_no_proof(tmp_path, odd, candidates):
+    """Where the exchange fails ranks read 0, or anything; rank 0 may hold the same model, or be elsewhere."""
+    own, read = odd
+    text = differ(*[read or 1, 4, 4, 4]).replace("inconsistent 1 params", f"inconsistent {read} params")
+    text = "".join(
+        row for row in text.splitlines(keepends=True) if own is None or not row.startswith("[rank0]")
+    )
+    finding = of_text(tmp_path, SIZED + text)
+    assert (ranks(finding), finding.candidates) == ([], candidates), finding.reason
+
+
 def test_two_models_of_two_ranks_are_open(tmp_path):
     finding = of_text(tmp_path, SIZED + differ(4, 4, 6, 6))
     assert (ranks(finding), finding.candidates) == ([], (0, 1, 2, 3))

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from tracekit.evidence.log_lines import Message, When, clean_text
+from tracekit.evidence.log_lines import Message, When, clean_text, operation
 from tracekit.evidence.log_reports import longer_message
 from tracekit.thresholds.evidence import MAX_LOG_RANKS, MAX_MARKS, MAX_SIGNS
 
@@ -37,6 +37,10 @@ _FAILED: Final = re.compile(rb"Ranks? (\d[\d, ]{0,200}) failed to pass monitored
 _REACHED: Final = re.compile(rb"Rank (\d{1,7}) successfully reached monitoredBarrier")
 """A rank that came to a monitored barrier and heard nothing more from its first rank."""
 _GLOO: Final = re.compile(rb"Timed out waiting (\d{1,12})ms for (send|recv) operation")
+_UNNUMBERED: Final = re.compile(
+    rb"\[Rank (\d{1,7})\] Watchdog caught collective operation timeout: WorkNCCL\(OpType=(\w{1,40}), Timeout"
+)
+"""A call that timed out, as torch 1.9 to 1.12 write it: without a number, by the rank's place in an unnamed group."""
 _AWAITED: Final = re.compile(rb"for the following ranks to join the \S{1,100} call: \[(\d[\d, ]{0,200})\]")
 """Ray Train's controller, of a barrier of its own, while it still waits."""
 _LOST_STORE: Final = re.compile(rb"flag (?:on TCPStore|from the global store)")
@@ -89,10 +93,11 @@ class Waits:
     started, joined: ranks of each communicator (by id) that began and completed its initialisation; sizes: its ranks.
     for_first: ranks that wait for the id that the first rank of their group makes. barriers: of the store, by key.
     joined_store: (joined, of) clients, the last report. unreached: addresses that nobody answers at.
-    failed_barrier: ranks that a monitored barrier names; reached_barrier: ranks that
-    came to one and got no answer from its first rank. awaited: ranks that a controller still waits for.
-    lost_store: ranks that lost the connection to the store. in_gloo: ranks whose Gloo call timed out. longer: messages
-    longer than the buffer for them, by the rank that received one (None: unknown), as (bytes came, bytes expected).
+    failed_barrier: ranks that a monitored barrier names; reached_barrier: ranks that came to one and got no answer
+    from its first rank. awaited: ranks that a controller still waits for. lost_store: ranks that lost the connection to
+    the store. in_gloo: ranks whose Gloo call timed out. unnumbered: operations that timed out in lines without a
+    number, by the rank's place in its group. longer: messages longer than the buffer for them, by the rank that
+    received one (None: unknown), as (bytes came, bytes expected).
     """
 
     started: dict[str, set[int]] = field(default_factory=dict)
@@ -108,6 +113,7 @@ class Waits:
     awaited: set[int] = field(default_factory=set)
     lost_store: set[int] = field(default_factory=set)
     in_gloo: set[int] = field(default_factory=set)
+    unnumbered: dict[int, str] = field(default_factory=dict)
     longer: dict[int | None, tuple[int, int]] = field(default_factory=dict)
     signs: list[Sign] = field(default_factory=list)
     pids: dict[int, int] = field(default_factory=dict)
@@ -137,6 +143,8 @@ class Waits:
             self.reached_barrier.add(_bounded(found[1]))
         elif found := _AWAITED.search(part):
             self.awaited = {_bounded(n) for n in re.findall(rb"\d{1,7}", found[1])}
+        elif found := _UNNUMBERED.search(part):
+            self.unnumbered.setdefault(_bounded(found[1]), operation(clean_text(found[2])))
         elif _LOST_STORE.search(part):
             self.lost_store.update([] if rank is None else [rank])
         elif found := _GLOO.search(part):

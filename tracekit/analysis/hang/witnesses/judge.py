@@ -64,7 +64,7 @@ def _without_calls(case: Case, finding: HangFinding) -> HangFinding:
     waiting = set().union(*(log.waits.in_gloo for log in case.bundle.logs))
     if waiting:
         told = f"{len(waiting)} ranks waited in vain in a Gloo call; their lines do not name the rank they waited for"
-    elif (unlike := _unlike_calls(case)) is not None:
+    elif (unlike := _unlike_calls(case) or _unnumbered_calls(case)) is not None:
         told = unlike
     elif case.bundle.ras:
         told = "no communicator that RAS lists shows ranks that differ; RAS does not show whether calls end"
@@ -86,6 +86,20 @@ def _unlike_calls(case: Case) -> str | None:
                 listed = " and ".join(f"{p} {call.op} {call.input_sizes[1:-1]}" for p, call in calls.items())
                 return f"members of a group that no line names made unlike calls, by their places in it: {listed}"
     return None
+
+
+def _unnumbered_calls(case: Case) -> str | None:
+    """Return the sentence about calls that timed out in lines without their numbers; None without one."""
+    places: dict[str, set[int]] = defaultdict(set)
+    for log in case.bundle.logs:
+        for place, op in log.waits.unnumbered.items():
+            places[op].add(place)
+    listed = "; ".join(f"{op} on {rank_names(own)}" for op, own in sorted(places.items()))
+    return (
+        f"calls timed out, and these lines of torch before 1.13 do not number them ({listed})"
+        if listed
+        else None
+    )
 
 
 def _told(case: Case, finding: HangFinding) -> HangFinding:

@@ -1,7 +1,8 @@
 """Ranks that built another model than their peers, as DistributedDataParallel compares it at its start.
 
 It compares the number of parameters over all ranks, so that each of them raises, and each shape with rank 0 alone, so
-that the ranks unlike rank 0 raise. A rank that raises is therefore not at fault; the fewest ranks are. Part of `judge`.
+that the ranks unlike rank 0 raise. A rank that raises is therefore not at fault; the fewest ranks are. Where the
+exchange fails, a rank reads 0 or anything of a peer: only what ranks say of themselves is believed. Part of `judge`.
 """
 
 import re
@@ -20,19 +21,32 @@ _SHAPE: Final = re.compile(
 )
 
 _SIZE: Final = "give --mesh, or the logs of all ranks"
+_EXCHANGE: Final = (
+    "the exchange itself failed: look for the first error of the other ranks, for a rank that is not at this place of "
+    "the program, and run nccl-tests between these devices"
+)
 _COMPARE: Final = "compare how each rank builds its model: its configuration, its checkpoint"
 
 
 def unlike_models(case: Case, finding: HangFinding) -> HangFinding | None:
     """Return the answer where ranks report that their models differ; None where none does."""
-    versions = _numbers(case) or _shapes(case)
+    own, claimed = _numbers(case)
+    if (
+        own
+        and not finding.culprits
+        and any(own.get(rank, count or None) != count for rank, count in claimed.items())
+    ):
+        said = ", ".join(f"{count} of rank {rank}" for rank, count in sorted(claimed.items()))
+        reason = f"ranks that compared their models read numbers of parameters that cannot be true ({said})"
+        return leave_open(finding, reason, claimed.keys() - own.keys(), _EXCHANGE)
+    versions = _versions(claimed | own) or _shapes(case)
     if len(versions) < 2 or finding.culprits:
         return None
-    told = "; ".join(f"{rank_names(own)}: {version}" for version, own in versions.items())
+    told = "; ".join(f"{rank_names(ranks)}: {version}" for version, ranks in versions.items())
     fewest, *_, most = sorted(versions.values(), key=len)
     world = case.bundle.world
     if len(versions) == 2 and len(fewest) < len(most):
-        if world is not None and 2 * len(most) > world:
+        if world is not None and 2 * len(most) > world and not fewest & claimed.keys() - own.keys():
             how = f"built another model than its peers ({told})"
             return accuse(case, finding, Named("died", dict.fromkeys(fewest, how)))
         return leave_open(
@@ -42,13 +56,22 @@ def unlike_models(case: Case, finding: HangFinding) -> HangFinding | None:
     return leave_open(finding, reason, set().union(*versions.values()), _COMPARE)
 
 
-def _numbers(case: Case) -> dict[str, set[int]]:
-    """Return the ranks by the number of parameters that they report of themselves and of one other."""
-    found: dict[str, set[int]] = defaultdict(set)
+def _numbers(case: Case) -> tuple[dict[int, int], dict[int, int]]:
+    """Return the numbers of parameters that ranks report of themselves, and those that they read of others."""
+    own: dict[int, int] = {}
+    claimed: dict[int, int] = {}
     for rank, text in _reports(case):
         if (said := _NUMBERS.search(text)) is not None and int(said[1]) == rank:
-            found[f"{said[2]} parameters"].add(rank)
-            found[f"{said[4]} parameters"].add(int(said[3]))
+            own[rank] = int(said[2])
+            claimed[int(said[3])] = int(said[4])
+    return own, claimed
+
+
+def _versions(counts: dict[int, int]) -> dict[str, set[int]]:
+    """Return the ranks by their number of parameters."""
+    found: dict[str, set[int]] = defaultdict(set)
+    for rank, count in sorted(counts.items()):
+        found[f"{count} parameters"].add(rank)
     return found
 
 
