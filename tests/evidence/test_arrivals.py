@@ -48,6 +48,31 @@ def test_the_rank_that_began_no_communicator_is_named(tmp_path):
     assert finding.culprits[0].kind == "never_joined"
 
 
+def pair_of_groups(pid, places, name, stages=("START",)):
+    return [
+        start(p, 4, stage).replace(f":{50 + p}:", f":{pid + p}:").replace("abc123", name)
+        for p in places
+        for stage in stages
+    ]
+
+
+@pytest.mark.parametrize("files", [False, True])
+def test_a_place_in_one_of_two_communicators_is_no_rank(tmp_path, files):
+    """Ranks 0 to 3 have joined; of ranks 4 to 7, which count from 0 as well, one has not begun."""
+    lines = pair_of_groups(100, range(4), "aa", ("START", "COMPLETE")) + pair_of_groups(200, (0, 1, 3), "bb")
+    finding = of_text(tmp_path, *lines) if files else of_text(tmp_path, "".join(lines))
+    assert ranks(finding) == []
+    assert "one of several communicators" in finding.reason
+
+
+def test_the_first_of_a_group_is_not_rank_zero(tmp_path):
+    words = "is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0:1'"
+    text = "".join(f"[rank{4 + p}]: torch.distributed.DistBackendError: [{p}] {words}\n" for p in (1, 2, 3))
+    finding = of_text(tmp_path, text)
+    assert (ranks(finding), finding.candidates) == ([], ())
+    assert "ranks 5-7 wait" in finding.reason
+
+
 def test_all_began_and_none_joined_is_open(tmp_path):
     finding = of_text(tmp_path, "".join(start(rank) for rank in range(8)))
     assert finding.verdict == "inconclusive"

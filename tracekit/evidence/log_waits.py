@@ -91,7 +91,9 @@ class Waits:
     """What a log tells of ranks that wait for others to join.
 
     started, joined: ranks of each communicator (by id) that began and completed its initialisation; sizes: its ranks.
-    for_first: ranks that wait for the id that the first rank of their group makes. barriers: of the store, by key.
+    for_first: ranks that wait for the id that the first rank of their group makes; in_groups: the same of ranks with
+    another place in their group. several: sizes that communicators of several processes at one place have. barriers: of
+    the store, by key.
     joined_store: (joined, of) clients, the last report. unreached: addresses that nobody answers at.
     failed_barrier: ranks that a monitored barrier names; reached_barrier: ranks that came to one and got no answer
     from its first rank. awaited: ranks that a controller still waits for. lost_store: ranks that lost the connection to
@@ -104,6 +106,10 @@ class Waits:
     joined: dict[str, set[int]] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     for_first: set[int] = field(default_factory=set)
+    in_groups: set[int] = field(default_factory=set)
+    several: set[int] = field(default_factory=set)
+    places: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    """The first process seen at each place of communicators of a size."""
     barriers: dict[str, StoreBarrier] = field(default_factory=dict)
     joined_store: tuple[int, int] | None = None
     unreached: list[str] = field(default_factory=list)
@@ -127,7 +133,8 @@ class Waits:
         if found := _INIT.search(part):
             self._communicator(found)
         elif found := _UNIQUE_ID.search(part):
-            self.for_first.add(_bounded(found[1]))
+            place = _bounded(found[1])
+            (self.for_first if rank in {None, place} else self.in_groups).add(place if rank is None else rank)
         elif self._barrier(part):
             pass
         elif found := _JOINED.search(part):
@@ -186,6 +193,9 @@ class Waits:
             stage.setdefault(name, set()).add(rank)
             self.sizes[name] = size
         if found[2]:
+            process = found[1] + b":" + found[2]
+            if len(self.places) < MAX_MARKS and self.places.setdefault((size, rank), process) != process:
+                self.several.add(size)
             if size > self.widest:
                 self.widest = size
                 self.pids.clear()

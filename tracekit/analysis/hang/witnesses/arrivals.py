@@ -11,6 +11,8 @@ from tracekit.findings.hang import HangFinding
 from tracekit.text import rank_names
 from tracekit.thresholds.evidence import FEWEST_WITNESSES, WAITING_SHARE
 
+_PLACES = "look at the processes of that communicator (host and process id before its lines), or give --mesh and dumps"
+_GROUP = "give the logs of all ranks: the first rank of that group died, or has not reached its first call"
 _MEMBERS = "give the logs of all ranks, and look which ranks that new_group call lists"
 _PORT = "look for processes of an earlier start, and give each job a port of its own"
 _FIRST = "give the log of that rank (rank 0 in the job's group): it names the ranks that did not come, or it stopped"
@@ -56,10 +58,11 @@ def _communicator(case: Case, finding: HangFinding, waits: Iterable[Waits]) -> H
             for name, ranks in given.items():
                 target.setdefault(name, set()).update(ranks)
         sizes.update(one.sizes)
+    several = _sizes_of_several(waits)
     for name, ranks in started.items():
         size, done = sizes[name], joined.get(name, set())
         lacking = set(range(size)) - ranks
-        world = len(case.world) <= size
+        world = len(case.world) <= size and size not in several
         if done or finding.culprits or len(ranks) > size:
             continue
         if not lacking:
@@ -67,6 +70,9 @@ def _communicator(case: Case, finding: HangFinding, waits: Iterable[Waits]) -> H
             return leave_open(
                 finding, reason, (), "set NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET on all ranks"
             )
+        if size in several:
+            reason = f"{len(lacking)} ranks of one of several communicators of {size} ranks never began to set it up"
+            return leave_open(finding, reason, (), _PLACES)
         if world and len(ranks) > WAITING_SHARE * size:
             return _name(
                 case, finding, lacking, "never began to set up the communicator in which the others wait"
@@ -74,11 +80,29 @@ def _communicator(case: Case, finding: HangFinding, waits: Iterable[Waits]) -> H
     return None
 
 
+def _sizes_of_several(waits: Iterable[Waits]) -> set[int]:
+    """Return the sizes of communicators that two processes hold at one place: their places are no global ranks."""
+    places: dict[tuple[int, int], bytes] = {}
+    found: set[int] = set()
+    for one in waits:
+        found |= one.several
+        found |= {
+            size
+            for (size, at), process in one.places.items()
+            if places.setdefault((size, at), process) != process
+        }
+    return found
+
+
 def _first_rank(case: Case, finding: HangFinding, waits: Iterable[Waits]) -> HangFinding | None:
     """Answer where ranks wait for the id that the first rank of their group makes."""
     waiting = set().union(*(w.for_first for w in waits))
-    if not waiting or finding.culprits or case.scene.graph.stuck:
+    grouped = set().union(*(w.in_groups for w in waits))
+    if finding.culprits or case.scene.graph.stuck or not waiting | grouped:
         return None
+    if grouped:
+        reason = f"{rank_names(grouped)} wait for the first rank of their group to set up a communicator"
+        return leave_open(finding, reason, (), _GROUP)
     others = case.world - {0}
     if 0 not in waiting and others and waiting >= others and len(waiting) > 1:
         return _name(case, finding, {0}, "never made the communicator id that the others wait for")
