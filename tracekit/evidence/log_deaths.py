@@ -46,6 +46,7 @@ _HYDRA: Final = re.compile(
     rb"(?:RANK (\d{1,7}) )?PID (\d{1,9}) RUNNING AT (\S{1,200})\s*\n=\s+(?:KILLED BY SIGNAL|EXIT CODE): (\d{1,3})"
 )
 """MPICH and Intel MPI. They end what is left by SIGKILL, and report that alike."""
+_HOROVOD: Final = re.compile(rb"Process (\d{1,7}) exit with status code (\d{1,3})")
 _NODE: Final = re.compile(rb"srun: error: Node failure on (\S{1,200})")
 _SIGNALS: Final = {4: "SIGILL", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
 """Signals that no peer's failure explains; SIGABRT ends a process after a time-out, SIGTERM when another has died."""
@@ -151,7 +152,7 @@ def _of_block(line: Line, found: re.Match[bytes]) -> Iterator[Death]:
 
 
 def _of_launcher(line: Line, part: bytes) -> Iterator[Death]:
-    """Yield the end of a process that DeepSpeed's or Lightning's launcher, or one of MPI, reports."""
+    """Yield the end of a process that the launcher of DeepSpeed, Lightning, MPI or Horovod reports."""
     if found := _DEEPSPEED.search(part):
         yield from _of_exit(int(found[1]), line)
     elif found := _LIGHTNING.search(part):
@@ -160,6 +161,8 @@ def _of_launcher(line: Line, part: bytes) -> Iterator[Death]:
         yield from _of_exit(
             -int(found[4]), line, rank=int(found[1]), pid=int(found[2]), host=clean_text(found[3])
         )
+    elif (found := _HOROVOD.search(part)) and int(found[1]) < MAX_LOG_RANKS:
+        yield from _of_exit(int(found[2]), line, rank=int(found[1]))
     elif found := _HYDRA.search(part + b"\n" + line.after()[0]):
         signal = int(found[4])
         told = found[1] is not None and int(found[1]) < MAX_LOG_RANKS and signal != _KILL

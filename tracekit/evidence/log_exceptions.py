@@ -26,7 +26,7 @@ _OF_CONNECTIONS: Final = re.compile(
     rb"|[Tt]imed? ?out|failed to recv|EOFError"
 )
 """What the end of any connection makes a rank say: to a rank, a web server, a loader's process, a file system."""
-_NOT_LISTENING: Final = re.compile(rb"EADDRINUSE|[Aa]ddress already in use|failed to (?:listen|bind)")
+_NOT_LISTENING: Final = re.compile(rb"EADDRINUSE|(?i:address already in use)|failed to (?:listen|bind)")
 """What the rank says that should hold the store and cannot."""
 _EXCEPTION: Final = re.compile(rb"([A-Za-z_][\w.]{0,120})(?:: (.{0,600}))?$")
 _PREFIX: Final = re.compile(rb"(?:\[[^\[\]\n]{1,60}\]:? ?|\([^()\n]{1,80}\) |\d{1,7}: )+(?=\S|  |$)")

@@ -41,6 +41,8 @@ _UNNUMBERED: Final = re.compile(
     rb"\[Rank (\d{1,7})\] Watchdog caught collective operation timeout: WorkNCCL\(OpType=(\w{1,40}), Timeout"
 )
 """A call that timed out, as torch 1.9 to 1.12 write it: without a number, by the rank's place in an unnamed group."""
+_ENDED: Final = re.compile(rb"Sending process \d{1,9} closing signal SIG")
+"""torchrun's agent, of a process that lived when another one had failed."""
 _AWAITED: Final = re.compile(rb"for the following ranks to join the \S{1,100} call: \[(\d[\d, ]{0,200})\]")
 """Ray Train's controller, of a barrier of its own, while it still waits."""
 _LOST_STORE: Final = re.compile(rb"flag (?:on TCPStore|from the global store)")
@@ -97,9 +99,9 @@ class Waits:
     joined_store: (joined, of) clients, the last report. unreached: addresses that nobody answers at.
     failed_barrier: ranks that a monitored barrier names; reached_barrier: ranks that came to one and got no answer
     from its first rank. awaited: ranks that a controller still waits for. lost_store: ranks that lost the connection to
-    the store. in_gloo: ranks whose Gloo call timed out. unnumbered: operations that timed out in lines without a
-    number, by the rank's place in its group. longer: messages longer than the buffer for them, by the rank that
-    received one (None: unknown), as (bytes came, bytes expected).
+    the store. in_gloo: ranks whose Gloo call timed out. ended: processes that a launcher ended. unnumbered: operations
+    that timed out in lines without a number, by the rank's place in its group. longer: messages longer than the buffer
+    for them, by the rank that received one (None: unknown), as (bytes came, bytes expected).
     """
 
     started: dict[str, set[int]] = field(default_factory=dict)
@@ -119,6 +121,7 @@ class Waits:
     awaited: set[int] = field(default_factory=set)
     lost_store: set[int] = field(default_factory=set)
     in_gloo: set[int] = field(default_factory=set)
+    ended: int = 0
     unnumbered: dict[int, str] = field(default_factory=dict)
     longer: dict[int | None, tuple[int, int]] = field(default_factory=dict)
     signs: list[Sign] = field(default_factory=list)
@@ -150,6 +153,8 @@ class Waits:
             self.reached_barrier.add(_bounded(found[1]))
         elif found := _AWAITED.search(part):
             self.awaited = {_bounded(n) for n in re.findall(rb"\d{1,7}", found[1])}
+        elif _ENDED.search(part):
+            self.ended += 1
         elif found := _UNNUMBERED.search(part):
             self.unnumbered.setdefault(_bounded(found[1]), operation(clean_text(found[2])))
         elif _LOST_STORE.search(part):

@@ -26,6 +26,9 @@ _FOR_A_PEER: Final = re.compile(r"CheckpointException|Throwing across all ranks"
 """Exceptions that all members of a group raise for what one of them did."""
 _EXIT: Final = re.compile(r"exit code \d{1,2}")
 """An exit code that no signal gives."""
+_EXITS: Final = (
+    "give the end of the launcher's log: the rank with an exit code of its own ended before the others"
+)
 _OF_STORE: Final = re.compile(r"Store|DistNetworkError")
 """Exceptions about the connection to the store, which also ends when rank 0 is done."""
 
@@ -72,6 +75,9 @@ def exits_alone(case: Case) -> dict[int, str]:
 
 def _name_silent(case: Case, finding: HangFinding, rank: int) -> HangFinding:
     """Return the answer about the one rank that lost no peer: named, or open where its lines are missing."""
+    if any(log.waits.ended for log in case.bundle.logs):
+        reason = f"each rank but rank {rank} lost a peer; this one ended first, or its launcher ended it"
+        return leave_open(finding, reason, (rank,), _EXITS)
     if rank in case.ranks:
         how = "ended without an error, while each other rank lost its connection to a peer"
         return accuse(case, finding, Named("died", {rank: how}))
