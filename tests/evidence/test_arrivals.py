@@ -57,7 +57,7 @@ def pair_of_groups(pid, places, name, stages=("START",)):
 
 
 @pytest.mark.parametrize("files", [False, True])
-def test_a_place_in_one_of_two_communicators_is_no_rank(tmp_path, files):
+def test_places_in_two_communicators_are_no_ranks(tmp_path, files):
     """Ranks 0 to 3 have joined; of ranks 4 to 7, which count from 0 as well, one has not begun."""
     lines = pair_of_groups(100, range(4), "aa", ("START", "COMPLETE")) + pair_of_groups(200, (0, 1, 3), "bb")
     finding = of_text(tmp_path, *lines) if files else of_text(tmp_path, "".join(lines))
