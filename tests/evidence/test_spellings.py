@@ -165,3 +165,21 @@ def test_a_group_without_members_is_no_job_that_moves(tmp_path):
     finding = of_text(tmp_path, text + work + late + "work: 7, last completed work: 6\n")
     assert finding.verdict == "inconclusive"
     assert "members" in finding.reason
+
+
+SHAPED = (
+    "[E ProcessGroupNCCL.cpp:828] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=77, "
+    "OpType={1}, TensorShape=[{2}], Timeout(ms)=1800000) ran for 1801863 milliseconds before timing out.\n"
+)
+
+
+@pytest.mark.parametrize(("op", "shape"), [("BROADCAST", "10, 3"), ("ALLREDUCE", "12, 3")])
+def test_shapes_of_torch_1_and_2_0_are_read(tmp_path, op, shape):
+    """Where a work keeps its output, as in a debugged or a blocking job, the line bears its shape."""
+    calls = [("ALLREDUCE", "10, 3")] * 4
+    calls[2] = op, shape
+    text = "".join(SHAPED.format(rank, *call) for rank, call in enumerate(calls))
+    assert ranks(of_text(tmp_path, text, expected=4)) == [2]
+    lone = text.splitlines(keepends=True)[1].replace("Watchdog caught", "Caught")
+    (tmp_path / "lone").mkdir()
+    assert "only rank 1 left lines" in of_text(tmp_path / "lone", lone).reason
