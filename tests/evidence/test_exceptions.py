@@ -30,6 +30,7 @@ OWN = [
     ("BrokenPipeError: [Errno 32] Broken pipe", (f"{PACKAGES}torch/utils/data/_utils/worker.py",)),
 ]
 OF_A_RANK = [
+    ("ConnectionRefusedError: [Errno 111] Connection refused: 'tcp://10.0.0.1:29500'", ()),
     ("TimeoutError: The client socket has timed out after 60s", (f"{PACKAGES}torch/distributed/rendezvous.py",)),
     ("RuntimeError: Socket Timeout", (f"{PACKAGES}torch/distributed/distributed_c10d.py",)),
     ("RuntimeError: Connection reset by peer", (f"{PACKAGES}megatron/core/pipeline_parallel/schedules.py",)),

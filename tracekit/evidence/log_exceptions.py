@@ -40,7 +40,7 @@ _JOINS_RANKS: Final = frozenset(
 """Packages by which ranks of one job speak to each other; exceptions of others are of other connections."""
 _FILES: Final = re.compile(rb"/torch/(?:utils/data|distributed/checkpoint)/|/torch/serialization\.py$")
 """Parts of torch that speak to loaders' processes and to files."""
-_OF_FILE: Final = re.compile(rb"Ran out of input|\[Errno \d{1,3}\] [^\n']{1,80}: '")
+_OF_FILE: Final = re.compile(rb"Ran out of input|\[Errno \d{1,3}\] [^\n']{1,80}: '(?!\w+://)")
 """What an exception says that ends in a file: pickle's word, or the name of the file."""
 _OF_CPP: Final = frozenset({b"RuntimeError"})
 """Types in which errors of torch's own code arrive."""
