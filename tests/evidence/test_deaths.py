@@ -203,6 +203,8 @@ def test_an_exit_code_alone_points_to_its_rank(tmp_path):
     finding = of_text(tmp_path, block.format(1))
     assert (ranks(finding), finding.candidates) == ([], (2,))
     assert of_text(tmp_path, block.format(-6)).candidates == ()
+    mpi = "The first process to do so was:\n\n  Process name: [[31322,1],3]\n  Exit code:    1\n"
+    assert of_text(tmp_path, mpi).candidates == (3,)
 
 
 LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21416. This is typically "

@@ -42,11 +42,17 @@ _LIGHTNING: Final = re.compile(
 _OPEN_MPI: Final = re.compile(
     rb"noticed that process rank (\d{1,7}) with PID (\d{1,9}) on node (\S{1,200}) exited on signal (\d{1,3})"
 )
+_EXITED: Final = re.compile(
+    rb"Process (?:name: \[\[\d{1,9},\d{1,9}\],)?(\d{1,7})(?: exit with status code|\]\s*\n\s+Exit code:)\s+(\d{1,3})"
+)
+"""Horovod, and Open MPI of the first process that ended with a code."""
+_LAUNCHER: Final = re.compile(
+    rb"return code = |exited on signal |Child process|RUNNING AT|exit with status code|Process name: "
+)
 _HYDRA: Final = re.compile(
     rb"(?:RANK (\d{1,7}) )?PID (\d{1,9}) RUNNING AT (\S{1,200})\s*\n=\s+(?:KILLED BY SIGNAL|EXIT CODE): (\d{1,3})"
 )
 """MPICH and Intel MPI. They end what is left by SIGKILL, and report that alike."""
-_HOROVOD: Final = re.compile(rb"Process (\d{1,7}) exit with status code (\d{1,3})")
 _NODE: Final = re.compile(rb"srun: error: Node failure on (\S{1,200})")
 _SIGNALS: Final = {4: "SIGILL", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
 """Signals that no peer's failure explains; SIGABRT ends a process after a time-out, SIGTERM when another has died."""
@@ -92,12 +98,7 @@ def deaths_of(line: Line, message: Message) -> Iterator[Death]:
         yield from _of_exit(int(found[1]), line, local=int(found[2]), pid=int(found[3]))
     elif found := _SRUN.search(part):
         yield from _of_srun(line, found)
-    elif (
-        b"return code = " in part
-        or b"ed on signal " in part
-        or b"Child process" in part
-        or b"RUNNING AT" in part
-    ):
+    elif _LAUNCHER.search(part):
         yield from _of_launcher(line, part)
     elif found := _NODE.search(part):
         yield replace(_death("signal", "srun: node failure", line, host=clean_text(found[1])), ended=True)
@@ -161,7 +162,7 @@ def _of_launcher(line: Line, part: bytes) -> Iterator[Death]:
         yield from _of_exit(
             -int(found[4]), line, rank=int(found[1]), pid=int(found[2]), host=clean_text(found[3])
         )
-    elif (found := _HOROVOD.search(part)) and int(found[1]) < MAX_LOG_RANKS:
+    elif (found := _EXITED.search(part + b"\n" + line.after()[0])) and int(found[1]) < MAX_LOG_RANKS:
         yield from _of_exit(int(found[2]), line, rank=int(found[1]))
     elif found := _HYDRA.search(part + b"\n" + line.after()[0]):
         signal = int(found[4])

@@ -25,7 +25,7 @@ LITERALS: Final = (
     "setting up NCCL communicator", "has timed out after", "attempts left", "RendezvousTimeout",
     "ranks to join", "flag on TCPStore", "flag from the global store",
     "exits with return code", "Child process with PID", "exited on signal", "RUNNING AT", "Node failure on",
-    "exit with status code", "closing signal SIG",
+    "exit with status code", "closing signal SIG", "Process name: [[",
     "Timeout at collective: ", "mismatch between collectives on ranks", "op.preamble.length <= op.nbytes",
 )  # fmt: skip
 """Texts of which each line of interest holds one."""
