@@ -38,7 +38,7 @@ _REACHED: Final = re.compile(rb"Rank (\d{1,7}) successfully reached monitoredBar
 """A rank that came to a monitored barrier and heard nothing more from its first rank."""
 _GLOO: Final = re.compile(rb"Timed out waiting (\d{1,12})ms for (send|recv) operation")
 _UNNUMBERED: Final = re.compile(
-    rb"\[Rank (\d{1,7})\] (?:Watchdog c|C)aught collective operation timeout: WorkNCCL\(OpType=(\w{1,40}), "
+    rb"\[Rank (\d{1,7})\] (?:Watchdog caught|Caught) collective operation timeout: WorkNCCL\(OpType=(\w{1,40}), "
 )
 """A call that timed out, as torch 1.9 to 1.12 write it: without a number, by the rank's place in an unnamed group."""
 _ENDED: Final = re.compile(rb"Sending process \d{1,9} closing signal SIG")
