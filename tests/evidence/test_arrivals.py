@@ -21,6 +21,20 @@ def test_a_barrier_blames_no_rank_that_waits(tmp_path):
     assert ranks(of_text(tmp_path, text)) == []
 
 
+HEARD = "successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0."
+
+
+def test_only_the_first_rank_knows_who_is_absent(tmp_path):
+    """It is a candidate: it may have stopped, or its log names another rank."""
+    text = "".join(f"[rank{r}]: RuntimeError: Rank {r} {HEARD} Please check rank 0 logs.\n" for r in (1, 3))
+    finding = of_text(tmp_path, text)
+    assert (ranks(finding), finding.candidates) == ([], (0,))
+    first = "[rank0]: RuntimeError: [Rank 0]: Rank 2 failed to pass monitoredBarrier in 4000 ms\n"
+    assert ranks(of_text(tmp_path, text, first)) == [2]
+    (tmp_path / "late").mkdir()
+    assert ranks(of_text(tmp_path / "late", text.replace("3", "2") + first)) == []
+
+
 def start(rank, size=8, stage="START"):
     return (
         f"node{rank // 4}:{50 + rank}:99 [{rank % 4}] NCCL INFO ncclCommInitRank comm 0x55 rank {rank} nranks {size} "
@@ -32,6 +46,31 @@ def test_the_rank_that_began_no_communicator_is_named(tmp_path):
     finding = of_text(tmp_path, "".join(start(rank) for rank in range(8) if rank != 5))
     assert ranks(finding) == [5]
     assert finding.culprits[0].kind == "never_joined"
+
+
+def pair_of_groups(pid, places, name, stages=("START",)):
+    return [
+        start(p, 4, stage).replace(f":{50 + p}:", f":{pid + p}:").replace("abc123", name)
+        for p in places
+        for stage in stages
+    ]
+
+
+@pytest.mark.parametrize("files", [False, True])
+def test_places_in_two_communicators_are_no_ranks(tmp_path, files):
+    """Ranks 0 to 3 have joined; of ranks 4 to 7, which count from 0 as well, one has not begun."""
+    lines = pair_of_groups(100, range(4), "aa", ("START", "COMPLETE")) + pair_of_groups(200, (0, 1, 3), "bb")
+    finding = of_text(tmp_path, *lines) if files else of_text(tmp_path, "".join(lines))
+    assert ranks(finding) == []
+    assert "one of several communicators" in finding.reason
+
+
+def test_the_first_of_a_group_is_not_rank_zero(tmp_path):
+    words = "is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0:1'"
+    text = "".join(f"[rank{4 + p}]: torch.distributed.DistBackendError: [{p}] {words}\n" for p in (1, 2, 3))
+    finding = of_text(tmp_path, text)
+    assert (ranks(finding), finding.candidates) == ([], ())
+    assert "ranks 5-7 wait" in finding.reason
 
 
 def test_all_began_and_none_joined_is_open(tmp_path):
@@ -52,6 +91,51 @@ def test_the_store_barrier_names_the_absent(tmp_path):
         for r in range(7)
     )
     assert ranks(of_text(tmp_path, text)) == [7]
+
+
+WAITS = "Waiting in store based barrier to initialize process group for "
+OLD = WAITS + "rank: {}, key: {} (world_size={}, worker_count={}, x)"
+NEW = WAITS + "10.0 secondsrank: {}, key: {} (world_size={}, "
+NEW += "num_workers_joined={}, timeout=0:30:00 error=wait timeout after 10000ms, keys: /1/{}:last_worker)"
+LATE = "torch.distributed.DistStoreError: Timed out initializing process group in store based barrier on rank {}, "
+LATE += "for key: {} (world_size={}, num_workers_joined={}, timeout=0:30:00 error=x)"
+
+
+def stored(words, reached, key="1", size=4, joined=None):
+    """What ranks print that wait in a barrier of the store."""
+    key, count = f"store_based_barrier_key:{key}", len(reached) if joined is None else joined
+    return "".join(f"[rank{rank}]: {words.format(rank, key, size, count, key)}\n" for rank in reached)
+
+
+@pytest.mark.parametrize("words", [OLD, NEW, LATE])
+def test_the_store_barrier_is_read_in_all_spellings(tmp_path, words):
+    assert ranks(of_text(tmp_path, stored(words, (0, 1, 3)))) == [2]
+
+
+def test_a_barrier_that_is_over_hides_no_later_one(tmp_path):
+    text = stored(OLD, range(4))
+    text += "".join(
+        f"Rank {r}: Completed store-based barrier for key:store_based_barrier_key:1 with 4 nodes.\n"
+        for r in range(4)
+    )
+    (tmp_path / "over").mkdir()
+    assert "store" not in of_text(tmp_path / "over", text).reason
+    assert ranks(of_text(tmp_path, text + stored(OLD, range(3), "2"))) == [3]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (stored(OLD, (0, 2), size=2, joined=3), "another job"),
+        (stored(NEW, (4, 5, 6), "6f1ed002ab5595859014ebf0951522d9"), "ranks 4-6 wait"),
+        (stored(NEW, (0, 1, 2, 3, 4), size=7, joined=6), "5 of 7 ranks"),
+    ],
+)
+def test_a_store_barrier_that_shows_no_members_names_nobody(tmp_path, text, said):
+    """Of another job's ranks too, of a group of some ranks, and where one of two silent ranks has joined."""
+    finding = of_text(tmp_path, text)
+    assert ranks(finding) == []
+    assert said in finding.reason
 
 
 @pytest.mark.parametrize(
@@ -124,3 +208,13 @@ def test_a_lost_store_accuses_no_rank(tmp_path, lost, candidates):
     assert (finding.verdict, ranks(finding)) == ("inconclusive", [])
     assert ("lost the store" in finding.reason) == (candidates is not None)
     assert finding.candidates == (candidates or ())
+
+
+def test_time_outs_without_numbers_are_shown(tmp_path):
+    """torch 1.9 to 1.12: no line shows whether two ranks wait in one call."""
+    words = "[E ProcessGroupNCCL.cpp:587] [Rank {}] Watchdog caught collective operation timeout: WorkNCCL(OpType={}, "
+    words += "Timeout(ms)=1800000) ran for 1804582 milliseconds before timing out.\n"
+    text = words.format(0, "ALLREDUCE") + words.format(1, "BROADCAST") + words.format(3, "ALLREDUCE")
+    finding = of_text(tmp_path, text)
+    assert finding.verdict == "inconclusive"
+    assert "all_reduce on ranks 0, 3; broadcast on rank 1" in finding.reason

@@ -162,6 +162,51 @@ def test_control_codes_of_a_log_are_not_obeyed(tmp_path):
     assert not [c for c in text if (ord(c) < 32 and c != "\n") or 127 <= ord(c) < 160]
 
 
+BLOCK = "=   BAD TERMINATION OF ONE\n=   RANK {} PID 77 RUNNING AT n1\n=   KILLED BY SIGNAL: {}\n"
+DEEPSPEED = (
+    "[2026-11-18 04:00:06,885] [ERROR] [launch.py:434:sigkill_handler] ['python', 'a.py', '--local_rank=7'] "
+)
+DEEPSPEED += "exits with return code = {}\n"
+OPEN_MPI = "mpirun noticed that process rank 2 with PID 414 on node n1 exited on signal {}.\n"
+CHILD = "[rank: 2] Child process with PID 414 terminated with code {}. Forcefully terminating all other processes\n"
+
+
+@pytest.mark.parametrize(
+    "report", [OPEN_MPI.format("9 (Killed)"), BLOCK.format(2, "11 (Segmentation fault)")]
+)
+def test_a_launcher_of_mpi_names_the_rank_that_ended(tmp_path, report):
+    finding = of_text(tmp_path, report)
+    assert [(culprit.rank, culprit.host) for culprit in finding.culprits] == [(2, "n1")], finding.reason
+
+
+@pytest.mark.parametrize(
+    ("report", "said"),
+    [
+        (DEEPSPEED.format(-9), "killed by SIGKILL"),
+        (CHILD.format(-9), "process 414"),
+        (BLOCK.format(3, "9 (Killed)"), "process 77"),
+        ("srun: error: Node failure on n7\n", "on n7"),
+    ],
+)
+def test_launchers_that_show_no_rank_name_nobody(tmp_path, report, said):
+    """DeepSpeed prints the command of the last rank, whichever ended; MPICH ends what is left by SIGKILL."""
+    named = line(0, 1, "[PG ID 0 PG GUID 0 Rank 0]  using GPU 0 to perform barrier")
+    finding = of_text(tmp_path, named + report)
+    assert (ranks(finding), finding.candidates) == ([], ())
+    assert said in finding.reason
+    (tmp_path / "waits").mkdir()
+    assert ranks(of_text(tmp_path / "waits", STARTED + report + OTHERS, expected=4)) == [2]
+
+
+def test_an_exit_code_alone_points_to_its_rank(tmp_path):
+    block = "  rank      : 2 (local_rank: 2)\n  exitcode  : {} (pid: 12)\n"
+    finding = of_text(tmp_path, block.format(1))
+    assert (ranks(finding), finding.candidates) == ([], (2,))
+    assert of_text(tmp_path, block.format(-6)).candidates == ()
+    mpi = "The first process to do so was:\n\n  Process name: [[31322,1],3]\n  Exit code:    1\n"
+    assert of_text(tmp_path, mpi).candidates == (3,)
+
+
 LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:21416. This is typically "
 LOST += "caused by a remote worker crashing."
 STORE = "torch.distributed.DistNetworkError: Connection reset by peer"

@@ -2,13 +2,16 @@
 
 import gzip
 import json
+import re
 
 import pytest
 
+from tests.evidence.judged import of_text, ranks
 from tests.evidence.stuck_job import states
 from tests.evidence.watchdog import LAUNCHERS, NAMED, VERSIONS, Spelling, log, logs
 from tests.hang import simulate
 from tests.marks import quick_first
+from tests.reports.logs import waiting
 from tracekit.evidence.logs import read_log
 from tracekit.files import source
 from tracekit.files.source import Source
@@ -132,3 +135,51 @@ def test_numbers_of_an_earlier_attempt_are_forgotten(tmp_path, job):
     found = read(tmp_path / "a", (first + log(job, Spelling())).encode())
     assert found.attempts == 2
     assert frontier(found.marks) == truth(job)
+
+
+@pytest.mark.parametrize("version", NAMED)
+def test_ranks_follow_from_the_group_of_all(tmp_path, version):
+    """Builds of torch with glog write no `[rankN]:`; the place in the default group is the rank."""
+    made = {rank: waiting(4, 374, late=(2,))[rank] for rank in range(4)}
+    text = re.sub(r"\[rank\d+\]:", "", log(made, Spelling(version)))
+    found = read(tmp_path / "job.log", text.encode())
+    assert found.attempts == 1
+    assert {rank: next(iter(marks.values())).enqueued for rank, marks in found.marks.items()} == {
+        0: 374, 1: 374, 2: 373, 3: 374
+    }  # fmt: skip
+    assert ranks(of_text(tmp_path, text)) == [2]
+
+
+def test_a_group_without_members_is_no_job_that_moves(tmp_path):
+    """A call of a pair timed out, and its ranks are unknown: the sound group of all ranks excuses nothing."""
+    whole = "[PG ID 0 PG GUID 0(default_pg) Rank {0}] "
+    sized = whole + "ProcessGroupNCCL initialization options: size: 4, global rank: {0}\n"
+    sound = whole + "Received a dump signal. Last enqueued NCCL work: 9, last completed "
+    work = "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=8, "
+    work += "NumelOut=8, Timeout(ms)=600000) ran for 600005 milliseconds before timing out.\n"
+    late = (
+        "[PG ID 1 PG GUID 5(TENSOR) Rank 1] failure detected by watchdog at work sequence id: 7 PG status: "
+    )
+    late += "last enqueued "
+    text = "".join(sized.format(rank) + sound.format(rank) + "NCCL work: 9.\n" for rank in range(4))
+    finding = of_text(tmp_path, text + work + late + "work: 7, last completed work: 6\n")
+    assert finding.verdict == "inconclusive"
+    assert "members" in finding.reason
+
+
+SHAPED = (
+    "[E ProcessGroupNCCL.cpp:828] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=77, "
+    "OpType={1}, TensorShape=[{2}], Timeout(ms)=1800000) ran for 1801863 milliseconds before timing out.\n"
+)
+
+
+@pytest.mark.parametrize(("op", "shape"), [("BROADCAST", "10, 3"), ("ALLREDUCE", "12, 3")])
+def test_shapes_of_torch_1_and_2_0_are_read(tmp_path, op, shape):
+    """Where a work keeps its output, as in a debugged or a blocking job, the line bears its shape."""
+    calls = [("ALLREDUCE", "10, 3")] * 4
+    calls[2] = op, shape
+    text = "".join(SHAPED.format(rank, *call) for rank, call in enumerate(calls))
+    assert ranks(of_text(tmp_path, text, expected=4)) == [2]
+    lone = text.splitlines(keepends=True)[1].replace("Watchdog caught", "Caught")
+    (tmp_path / "lone").mkdir()
+    assert "only rank 1 left lines" in of_text(tmp_path / "lone", lone).reason

@@ -139,3 +139,62 @@ def test_a_dump_by_another_thread_shows_the_main_one(begun):
     assert [(stack.rank, stack.sample) for stack in found] == [(r, n) for r in range(4) for n in range(2)]
     finding = judge_evidence(Bundle(stacks=tuple(found)))[0]
     assert [(c.rank, c.kind) for c in finding.culprits] == [(2, "host_stalled")]
+
+
+TRAINS = ["train_step (train.py:130)", "<module> (train.py:200)"]
+REDUCES = ["all_reduce (torch/distributed/distributed_c10d.py:2810)", *TRAINS]
+READS = [
+    "poll (libc.so.6)",
+    "select (selectors.py:415)",
+    "_get_data (torch/utils/data/dataloader.py:1284)",
+    *TRAINS,
+]
+RUNS_BACKWARD = [
+    "_engine_run_backward (torch/autograd/graph.py:823)",
+    "backward (torch/_tensor.py:581)",
+    *TRAINS,
+]
+GATHERS = [
+    "all_gather_into_tensor (torch/distributed/distributed_c10d.py:3709)",
+    "backward (torch/autograd/function.py:307)",
+]
+DRIVER = ["clock_gettime (libc.so.6)", *(f"0x7fe9{number:03x} (libcuda.so.1)" for number in range(14))]
+ITEM = [*DRIVER, "cudaStreamSynchronize (libcudart.so.12)", "THPVariable_item (libtorch_python.so)", *TRAINS]
+
+
+def process(main, *others):
+    """What py-spy prints of one process, twice: its main thread, and threads that no module of Python began."""
+    threads = [('Thread 9 (idle): "MainThread"', main), *(("Thread 10 (idle)", frames) for frames in others)]
+    text = "".join(head + "\n" + "".join(f"    {frame}\n" for frame in frames) for head, frames in threads)
+    return f"Process 9: python train.py\nPython v3.11.9 (/usr/bin/python3.11)\n\n{text}".encode() * 2
+
+
+def judged_processes(*printed):
+    found = [stack for rank, text in enumerate(printed) for stack in stacks_in(f"rank{rank}.txt", text)]
+    return judge_evidence(Bundle(stacks=tuple(found)))[0]
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        process(RUNS_BACKWARD, GATHERS),
+        process(RUNS_BACKWARD),
+        process(["backward (torch/autograd/__init__.py:200)", *TRAINS]),
+        process(ITEM),
+        process([*DRIVER, "cudaStreamSynchronize (libcudart.so.12)", *REDUCES]),
+    ],
+)
+def test_a_backward_pass_and_its_device_wait_for_others(waits):
+    """The rank that stopped left no stacks, or is seen in its loader: the waiting one is never the odd one."""
+    others = [process(REDUCES)] * 6
+    assert judged_processes(waits, *others).culprits == ()
+    finding = judged_processes(waits, *others, process(READS))
+    assert [culprit.rank for culprit in finding.culprits] == [7], finding.reason
+
+
+def test_a_backward_pass_that_reads_is_odd():
+    """Its engine's thread recomputes a layer that reads a file."""
+    reads = ["load (offload.py:12)", "backward (torch/utils/checkpoint.py:300)"]
+    finding = judged_processes(process(RUNS_BACKWARD, reads), *[process(REDUCES)] * 6)
+    assert [culprit.rank for culprit in finding.culprits] == [0], finding.reason
+    assert finding.culprits[0].stack[0] == "offload.py:12 load"

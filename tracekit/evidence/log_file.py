@@ -38,8 +38,10 @@ class Mark:
     def begins_again(self, message: Message) -> bool:
         """Return whether a group counts from the start again, as after a restart."""
         state = message.state
-        known = state is not None and state[0] is not None and self.enqueued is not None
-        return known and (state[0] or 0) < (self.enqueued or 0) if state is not None else False
+        if state is None or state[0] is None or self.enqueued is None:
+            return False
+        same = message.group is None or self.place in {None, message.group.place}  # else another rank's line
+        return same and state[0] < self.enqueued
 
     def take(self, message: Message) -> None:
         """Take the numbers and the call of a later message."""
@@ -47,12 +49,17 @@ class Mark:
             enqueued, completed = message.state
             self.enqueued = enqueued
             self.completed = self.completed if completed is None else completed
-        if message.work is not None and (self.work is None or message.work.seq < self.work.seq):
-            self.work = message.work
-            self.messages |= message.work.call.op in MESSAGES
-            self.size = self.size or message.work.group_size
+        if message.work is not None:
+            self.take_work(message.work)
         self.started = message.started if message.started is not None else self.started
         self.size = message.size or self.size
+
+    def take_work(self, work: Work) -> None:
+        """Take a call of the group that timed out; the first of several counts."""
+        if self.work is None or work.seq < self.work.seq:
+            self.work = work
+            self.messages |= work.call.op in MESSAGES
+            self.size = self.size or work.group_size
 
 
 @dataclass

@@ -10,19 +10,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from tracekit.dumps.calls import Signature
+from tracekit.dumps.calls import Signature, numel
 from tracekit.evidence.line_scan import Line
 from tracekit.thresholds.dumps import MAX_GROUP_NAME, MAX_INTEGER
 from tracekit.thresholds.evidence import MAX_LOG_RANKS, MAX_TEXT
 from tracekit.units import NS_PER_MS, NS_PER_S
 
 LITERALS: Final = (
-    "ProcessGroup", "PG GUID", "Watchdog caught", "ed NCCL work", "ed work:", "dump signal", "watchdog got stuck",
+    "ProcessGroup", "PG GUID", "Watchdog caught", "Caught collective", "ed NCCL work", "ed work:", "dump signal",
+    "watchdog got stuck",
     "NCCL WARN", "- Init ", "NVRM: Xid", "ut of memory", "ut Of Memory", "oom_kill", "oom-kill",
     "Traceback (most recent call last)", "exitcode", "srun: error", "Fatal Python error", "killed by SIG",
     "terminated with", "monitoredBarrier", "s joined", "store_based_barrier", "Timed out waiting", "by peer",
     "setting up NCCL communicator", "has timed out after", "attempts left", "RendezvousTimeout",
     "ranks to join", "flag on TCPStore", "flag from the global store",
+    "exits with return code", "Child process with PID", "exited on signal", "RUNNING AT", "Node failure on",
+    "exit with status code", "closing signal SIG", "Process name: [[",
     "Timeout at collective: ", "mismatch between collectives on ranks", "op.preamble.length <= op.nbytes",
 )  # fmt: skip
 """Texts of which each line of interest holds one."""
@@ -39,10 +42,11 @@ _GROUP: Final = re.compile(
 _PLACE: Final = re.compile(rb"\[Rank (\d{1,7})\]")
 """Up to torch 2.2 before each message, later before the time-out alone: the rank within the group."""
 _WORK: Final = re.compile(
-    rb"Work\w{2,8}\(SeqNum=(\d{1,19}), OpType=(\w{1,40})(?:, NumelIn=(\d{1,19}), NumelOut=(\d{1,19}))?"
+    rb"Work\w{2,8}\(SeqNum=(\d{1,19}), (?:c10d::)?OpType=(\w{1,40})(?:, TensorShape=\[([\d, ]{0,200})\])?"
+    rb"(?:, NumelIn=(\d{1,19}), NumelOut=(\d{1,19}))?"
     rb", Timeout\(ms\)=(\d{1,19})\)(?: ran for (\d{1,19}) milliseconds)?"
 )
-"""The call that timed out; elements from torch 2.1 on."""
+"""The call that timed out; elements from torch 2.1 on, before that the shape of the first output where it is kept."""
 _STATE: Final = re.compile(
     rb"[Ll]ast enqueued (?:NCCL )?work: (-?\d{1,20})(?:, last started (?:NCCL )?work: (-?\d{1,20})(?: \(\w{0,40}\))?)?"
     rb", last completed (?:NCCL )?work: (-?\d{1,20})(?!\d|\[rank)"
@@ -69,6 +73,8 @@ _OPERATIONS: Final = {
     "ALLTOALL_BASE": "all_to_all",
 }
 """Names of operations in dumps by those in logs; others differ by case alone."""
+_IN_PLACE: Final = frozenset({b"ALLREDUCE", b"BROADCAST"})
+"""Operations with one tensor for input and output."""
 MESSAGES: Final = frozenset({"send", "recv", "recvanysource"})
 
 
@@ -116,7 +122,7 @@ class Work:
     @property
     def elements(self) -> tuple[int, int]:
         """Return the smaller and the greater count of elements; 0 where unknown."""
-        counts = [int(text[2:-2]) if text else 0 for text in (self.call.input_sizes, self.call.output_sizes)]
+        counts = [numel(text) or 0 for text in (self.call.input_sizes, self.call.output_sizes)]
         return min(counts), max(counts)
 
 
@@ -231,10 +237,12 @@ def _group(found: re.Match[bytes]) -> GroupName:
 
 
 def _work(found: re.Match[bytes], when: When | None) -> Work | None:
-    seq, kind, given, taken, timeout, ran = found.groups()
+    seq, kind, shape, given, taken, timeout, ran = found.groups()
     if int(seq) >= MAX_INTEGER:
         return None
     sizes = ["" if n is None else f"[[{int(n)}]]" for n in (given, taken)]
+    if shape:
+        sizes = [f"[[{shape.decode()}]]" if kind in _IN_PLACE else "", f"[[{shape.decode()}]]"]
     call = Signature(operation(kind.decode()), sizes[0], sizes[1], "", "")
     created = 0 if when is None or ran is None else int(when.seconds * NS_PER_S) - int(ran) * NS_PER_MS
     return Work(int(seq), call, int(timeout), int(ran or 0), max(created, 0))

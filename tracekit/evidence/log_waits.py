@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from tracekit.evidence.log_lines import Message, When, clean_text
+from tracekit.evidence.log_lines import Message, When, clean_text, operation
 from tracekit.evidence.log_reports import longer_message
 from tracekit.thresholds.evidence import MAX_LOG_RANKS, MAX_MARKS, MAX_SIGNS
 
@@ -19,15 +19,30 @@ _UNIQUE_ID: Final = re.compile(
     rb"\[(\d{1,7})\] is setting up NCCL communicator and retr\w{2,3}ving ncclUniqueId from \[(\d{1,7})\]"
 )
 _BARRIER: Final = re.compile(
-    rb"store.based.barrier[^\n]{0,80}? rank: (\d{1,7})(?:[^\n]{0,120}?world_size=(\d{1,7}), \w{1,20}=(\d{1,7}))?"
-    rb"|store_based_barrier_key:\d+ to store for rank: (\d{1,7})"
+    rb"in store based barrier[^\n]{0,90}?rank:? (\d{1,7}), (?:for )?key: store_based_barrier_key:([^\s:]{1,100})"
+    rb"(?: \(world_size=(\d{1,7}), \w{1,20}=(\d{1,7}))?"
+)
+"""A rank that waits or gives up: torch 1.8 to 2.0, then with other words, and without a space or a colon."""
+_ADDED: Final = re.compile(
+    rb"Added key: store_based_barrier_key:([^\s:]{1,100}) to store for rank: (\d{1,7})"
+)
+_COMPLETED: Final = re.compile(
+    rb"Completed store-based barrier for (?:key:store_based_barrier_key:([^\s:]{1,100}) with )?(\d{1,7}) nodes"
 )
 _JOINED: Final = re.compile(rb"(\d{1,7})/(\d{1,7}) (?:clients|workers) joined")
 _UNREACHED: Final = re.compile(
     rb"has timed out after \S{1,20} while trying to connect to \(([^,()]{1,200}), (\d{1,5})\)"
 )
 _FAILED: Final = re.compile(rb"Ranks? (\d[\d, ]{0,200}) failed to pass monitoredBarrier in (\d{1,12})")
+_REACHED: Final = re.compile(rb"Rank (\d{1,7}) successfully reached monitoredBarrier")
+"""A rank that came to a monitored barrier and heard nothing more from its first rank."""
 _GLOO: Final = re.compile(rb"Timed out waiting (\d{1,12})ms for (send|recv) operation")
+_UNNUMBERED: Final = re.compile(
+    rb"\[Rank (\d{1,7})\] (?:Watchdog caught|Caught) collective operation timeout: WorkNCCL\(OpType=(\w{1,40}), "
+)
+"""A call that timed out, as torch 1.9 to 1.12 write it: without a number, by the rank's place in an unnamed group."""
+_ENDED: Final = re.compile(rb"Sending process \d{1,9} closing signal SIG")
+"""torchrun's agent, of a process that lived when another one had failed."""
 _AWAITED: Final = re.compile(rb"for the following ranks to join the \S{1,100} call: \[(\d[\d, ]{0,200})\]")
 """Ray Train's controller, of a barrier of its own, while it still waits."""
 _LOST_STORE: Final = re.compile(rb"flag (?:on TCPStore|from the global store)")
@@ -52,30 +67,62 @@ class Sign:
 
 
 @dataclass(slots=True)
+class StoreBarrier:
+    """One barrier of the store: ranks that are known to have reached it, how many must and have, whether it is over.
+
+    joined: the last count that a rank printed; it counts ranks without a line, too.
+    """
+
+    reached: set[int] = field(default_factory=set)
+    size: int | None = None
+    joined: int = 0
+    over: bool = False
+
+    def with_lines_of(self, other: "StoreBarrier") -> "StoreBarrier":
+        """Return what two logs show of one barrier."""
+        return StoreBarrier(
+            self.reached | other.reached,
+            self.size or other.size,
+            max(self.joined, other.joined),
+            self.over or other.over,
+        )
+
+
+@dataclass(slots=True)
 class Waits:
     """What a log tells of ranks that wait for others to join.
 
     started, joined: ranks of each communicator (by id) that began and completed its initialisation; sizes: its ranks.
-    for_first: ranks that wait for the id that the first rank of their group makes. in_store: ranks that wait in the
-    store's barrier. joined_store: (joined, of) clients, the last report. unreached: addresses that nobody answers at.
-    failed_barrier: ranks that a monitored barrier names. awaited: ranks that a controller still waits for.
-    lost_store: ranks that lost the connection to the store. in_gloo: ranks whose Gloo call timed out. longer: messages
-    longer than the buffer for them, by the rank that received one (None: unknown), as (bytes came, bytes expected).
+    for_first: ranks that wait for the id that the first rank of their group makes; in_groups: the same of ranks with
+    another place in their group. several: sizes that communicators of several processes at one place have. barriers: of
+    the store, by key.
+    joined_store: (joined, of) clients, the last report. unreached: addresses that nobody answers at.
+    failed_barrier: ranks that a monitored barrier names; reached_barrier: ranks that came to one and got no answer
+    from its first rank. awaited: ranks that a controller still waits for. lost_store: ranks that lost the connection to
+    the store. in_gloo: ranks whose Gloo call timed out. ended: processes that a launcher ended. unnumbered: operations
+    that timed out in lines without a number, by the rank's place in its group. longer: messages longer than the buffer
+    for them, by the rank that received one (None: unknown), as (bytes came, bytes expected).
     """
 
     started: dict[str, set[int]] = field(default_factory=dict)
     joined: dict[str, set[int]] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     for_first: set[int] = field(default_factory=set)
-    in_store: set[int] = field(default_factory=set)
-    store_size: int | None = None
+    in_groups: set[int] = field(default_factory=set)
+    several: set[int] = field(default_factory=set)
+    places: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    """The first process seen at each place of communicators of a size."""
+    barriers: dict[str, StoreBarrier] = field(default_factory=dict)
     joined_store: tuple[int, int] | None = None
     unreached: list[str] = field(default_factory=list)
     unreached_by: set[int] = field(default_factory=set)
     failed_barrier: set[int] = field(default_factory=set)
+    reached_barrier: set[int] = field(default_factory=set)
     awaited: set[int] = field(default_factory=set)
     lost_store: set[int] = field(default_factory=set)
     in_gloo: set[int] = field(default_factory=set)
+    ended: int = 0
+    unnumbered: dict[int, str] = field(default_factory=dict)
     longer: dict[int | None, tuple[int, int]] = field(default_factory=dict)
     signs: list[Sign] = field(default_factory=list)
     pids: dict[int, int] = field(default_factory=dict)
@@ -89,10 +136,10 @@ class Waits:
         if found := _INIT.search(part):
             self._communicator(found)
         elif found := _UNIQUE_ID.search(part):
-            self.for_first.add(_bounded(found[1]))
-        elif found := _BARRIER.search(part):
-            self.in_store.add(_bounded(found[1] or found[4]))
-            self.store_size = _bounded(found[2]) if found[2] else self.store_size
+            place = _bounded(found[1])
+            (self.for_first if rank in {None, place} else self.in_groups).add(place if rank is None else rank)
+        elif self._barrier(part):
+            pass
         elif found := _JOINED.search(part):
             self.joined_store = _bounded(found[1]), _bounded(found[2])
         elif found := _UNREACHED.search(part):
@@ -102,8 +149,14 @@ class Waits:
             self.unreached_by.update([] if rank is None else [rank])
         elif found := _FAILED.search(part):
             self.failed_barrier.update(_bounded(n) for n in re.findall(rb"\d{1,7}", found[1]))
+        elif found := _REACHED.search(part):
+            self.reached_barrier.add(_bounded(found[1]))
         elif found := _AWAITED.search(part):
             self.awaited = {_bounded(n) for n in re.findall(rb"\d{1,7}", found[1])}
+        elif _ENDED.search(part):
+            self.ended += 1
+        elif found := _UNNUMBERED.search(part):
+            self.unnumbered.setdefault(_bounded(found[1]), operation(clean_text(found[2])))
         elif _LOST_STORE.search(part):
             self.lost_store.update([] if rank is None else [rank])
         elif found := _GLOO.search(part):
@@ -114,6 +167,29 @@ class Waits:
             return self._warning(part, message, rank)
         return True
 
+    @property
+    def store_size(self) -> int | None:
+        """Return the ranks of the job by the store's barriers of all ranks: these have a number for a name."""
+        return max(
+            (one.size for key, one in self.barriers.items() if key.isdigit() and one.size), default=None
+        )
+
+    def _barrier(self, part: bytes) -> bool:
+        """Note a rank in a barrier of the store, or that a barrier is over; return whether the part holds either."""
+        if found := _COMPLETED.search(part):
+            for key in [clean_text(found[1])] if found[1] else list(self.barriers):
+                self.barriers.setdefault(key, StoreBarrier()).over = True
+        elif (found := _BARRIER.search(part)) and len(self.barriers) < MAX_MARKS:
+            one = self.barriers.setdefault(clean_text(found[2]), StoreBarrier())
+            one.reached.add(_bounded(found[1]))
+            one.size = _bounded(found[3]) if found[3] else one.size
+            one.joined = max(one.joined, _bounded(found[4] or b"0"))
+        elif (found := _ADDED.search(part)) and len(self.barriers) < MAX_MARKS:
+            self.barriers.setdefault(clean_text(found[1]), StoreBarrier()).reached.add(_bounded(found[2]))
+        else:
+            return False
+        return True
+
     def _communicator(self, found: re.Match[bytes]) -> None:
         """Note the initialisation of one communicator by one rank."""
         rank, size, name = _bounded(found[3]), _bounded(found[4]), (found[5] or b"of " + found[4]).decode()
@@ -122,6 +198,9 @@ class Waits:
             stage.setdefault(name, set()).add(rank)
             self.sizes[name] = size
         if found[2]:
+            process = found[1] + b":" + found[2]
+            if len(self.places) < MAX_MARKS and self.places.setdefault((size, rank), process) != process:
+                self.several.add(size)
             if size > self.widest:
                 self.widest = size
                 self.pids.clear()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tracekit.evidence.line_scan import Line, Scan, scan_lines
-from tracekit.evidence.log_deaths import Death, deaths_of
+from tracekit.evidence.log_deaths import Death, death_of, deaths_of
 from tracekit.evidence.log_file import GroupKey, LogFile, Mark, rank_of_path
 from tracekit.evidence.log_lines import (
     LITERALS,
@@ -148,13 +148,12 @@ class _Reader:
 
     def _join(self, key: Key, mark: Mark, at: int) -> None:
         """Join the call that timed out to the group whose line names its number."""
-        loose = self._open.loose[key]
-        found = next((work for work in loose if work.seq == at), None)
-        if found is not None:
-            loose.remove(found)
-            if mark.work is None or found.seq < mark.work.seq:
-                mark.work, mark.size = found, mark.size or found.group_size
-                mark.messages |= found.call.op in MESSAGES
+        for each in (key, ("place", -1 if mark.place is None else mark.place)):
+            found = [work for work in self._open.loose.get(each, ()) if work.seq == at]
+            if len(found) == 1:  # of several ranks at one place none is known to be this one
+                self._open.loose[each].remove(found[0])
+                mark.take_work(found[0])
+                break
 
     def _take_report(self, key: Key, line: Line, message: Message) -> bool:
         """Take the states of other members, and the stack of the call that timed out where only one lacks it."""
@@ -205,6 +204,8 @@ class _Reader:
             return "local", message.local
         if message.task is not None:
             return "rank", message.task
+        if message.group is not None and message.group.desc == "default_pg":
+            return "rank", message.group.place  # the place in the group of all ranks is the rank
         return ("place", message.place) if message.place is not None else ("file", 0)
 
     def _next_attempt(self) -> None:
@@ -238,7 +239,7 @@ class _Reader:
         file.stuck = {rank for key in opened.stuck if (rank := ranks[key]) is not None}
         for key, death in opened.deaths:
             own = death.rank if death.rank is not None else self._rank_of_death(death, ranks[key])
-            file.deaths.append(replace(death, rank=own))
+            file.deaths.append(death_of(death, own))
         file.waits, file.asked_by, file.timed_out = opened.waits, opened.asked_by, opened.timed_out
         self._take_peers(file, ranks)
         file.nccl = self.nccl.placed(file.path, self._rank)
@@ -283,7 +284,7 @@ class _Reader:
             return self._open.waits.pids[death.pid]
         if death.local is not None:
             return self._rank(("local", death.local))
-        return of_line if death.pid is None else None
+        return None if death.ended or death.pid is not None else of_line
 
     def _rank(self, key: Key) -> int | None:
         """Return the global rank of a process; None where the file does not name it."""

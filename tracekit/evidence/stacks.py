@@ -8,7 +8,7 @@ innermost first as `function (file:line)`. faulthandler writes `Thread 0x… (mo
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from tracekit.evidence.line_scan import strip_colours
@@ -47,6 +47,14 @@ _DISTRIBUTED: Final = re.compile(
 _DEVICE: Final = re.compile(
     r"\b(?:synchronize|item|tolist|cpu|_local_scalar_dense|nonzero|stream_synchronize)$"
 )
+_STREAM: Final = re.compile(
+    r" (?:cuda|hip)(?:Stream|Device|Event)Synchronize$| cu(?:Stream|Ctx|Event)Synchronize\w*$"
+)
+"""Native calls in which a host waits for its device."""
+_ENGINE: Final = re.compile(
+    r"torch/autograd/(?:__init__|graph)\.py:\d+ (?:_engine_run_backward|backward|grad)$"
+)
+"""Where the main thread waits while the engine's threads run the backward pass."""
 _WAIT: Final = re.compile(r" (?:\w*_)?(?:wait|recv|irecv|send|isend)(?:_\w*)?$")
 _STANDARD: Final = re.compile(
     r"(?:threading|queue|selectors|subprocess|socket)\.py|multiprocessing/|concurrent/|asyncio/"
@@ -70,14 +78,28 @@ class RankStack:
 
     @property
     def activity(self) -> Activity:
-        """Return where the process is."""
-        if any(_DISTRIBUTED.search(f) and _COLLECTIVE.search(f) for f in self.frames[:_NEAR]):
+        """Return where the process is, by its frames of Python; the native ones above these show a wait for its device.
+
+        In a backward pass the main thread waits for the engine's threads, and these for the device.
+        """
+        python = [frame for frame in self.frames if _is_python(frame)]
+        if any(_DISTRIBUTED.search(f) and _COLLECTIVE.search(f) for f in python[:_NEAR]):
             return "collective"
-        if self.frames and _DEVICE.search(self.frames[0]):
+        native = self.frames[: self.frames.index(python[0])] if python else self.frames
+        if any(_STREAM.search(frame) for frame in native) or (python and _waits_for_device(python[0])):
             return "device"
-        if any(_WAIT.search(frame) and not _STANDARD.search(frame) for frame in self.frames[:_NEXT]):
+        if any(_WAIT.search(frame) and not _STANDARD.search(frame) for frame in python[:_NEXT]):
             return "waiting"
         return "elsewhere"
+
+
+def _is_python(frame: str) -> bool:
+    """Return whether a frame is one of Python: its file is a program's, or text that was run."""
+    return frame.partition(":")[0].endswith((".py", ">"))
+
+
+def _waits_for_device(frame: str) -> bool:
+    return _DEVICE.search(frame) is not None or _ENGINE.search(frame) is not None
 
 
 _BEGINS: Final = ("<module>", " _run_code", " _run_module_as_main")
@@ -230,4 +252,18 @@ def _main(threads: Iterable[_Thread]) -> _Thread | None:
     named = [t for t in listed if t.name == "MainThread"]
     began = [t for t in listed if t.runs_program]
     current = [t for t in listed if t.current]
-    return next(iter((*named, *began, *current, *reversed(listed))), None)
+    main = next(iter((*named, *began, *current, *reversed(listed))), None)
+    return main if main is None else _with_engine(main, listed)
+
+
+def _with_engine(main: _Thread, threads: Iterable[_Thread]) -> _Thread:
+    """Return the main thread, below the frames of the thread that runs its backward pass where one shows frames.
+
+    Autograd's threads are begun by no module of Python.
+    """
+    own = next((frame for frame in main.frames if _is_python(frame)), "")
+    if _ENGINE.search(own) is None:
+        return main
+    begun = (t for t in threads if t is not main and "threading.py:" not in t.frames[-1])
+    engine = next((t for t in begun if any(_is_python(frame) for frame in t.frames)), None)
+    return main if engine is None else replace(main, frames=[*engine.frames, *main.frames])

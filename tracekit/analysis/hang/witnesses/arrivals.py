@@ -6,11 +6,16 @@ Only where lines name ranks is one named; "3 of 8 clients joined" names none. Pa
 from collections.abc import Iterable
 
 from tracekit.analysis.hang.witnesses.case import Case, Named, accuse, leave_open
-from tracekit.evidence.log_waits import Waits
+from tracekit.evidence.log_waits import StoreBarrier, Waits
 from tracekit.findings.hang import HangFinding
 from tracekit.text import rank_names
 from tracekit.thresholds.evidence import FEWEST_WITNESSES, WAITING_SHARE
 
+_PLACES = "look at the processes of that communicator (host and process id before its lines), or give --mesh and dumps"
+_GROUP = "give the logs of all ranks: the first rank of that group died, or has not reached its first call"
+_MEMBERS = "give the logs of all ranks, and look which ranks that new_group call lists"
+_PORT = "look for processes of an earlier start, and give each job a port of its own"
+_FIRST = "give the log of that rank (rank 0 in the job's group): it names the ranks that did not come, or it stopped"
 _STARTED = "look whether the processes of the candidates started, and for the first error in their logs"
 
 
@@ -24,13 +29,17 @@ def name_absent(case: Case, finding: HangFinding) -> HangFinding | None:
 
 
 def _barrier(case: Case, finding: HangFinding, waits: Iterable[Waits]) -> HangFinding | None:
-    """Answer where a monitored barrier names the ranks that did not come."""
-    failed = set().union(*(w.failed_barrier for w in waits))
-    if not failed:
-        return None
-    waiting = {rank for w in (log.waits for log in case.bundle.logs) for rank in w.in_gloo}
-    waiting |= case.scene.graph.stuck
-    own = failed - waiting
+    """Answer where a monitored barrier names the ranks that did not come, or where only its first rank can."""
+    listed = list(waits)
+    failed = set().union(*(w.failed_barrier for w in listed))
+    reached = set().union(*(w.reached_barrier for w in listed))
+    waiting = set().union(*(w.in_gloo for w in listed), case.scene.graph.stuck)
+    own = failed - waiting - reached
+    if not failed and reached and not finding.culprits and not case.scene.graph.stuck:
+        reason = (
+            f"{rank_names(reached)} came to a monitored barrier and heard nothing more from its first rank"
+        )
+        return leave_open(finding, reason, {0} - reached - waiting, _FIRST)
     if not own or (finding.culprits and not own & {c.rank for c in finding.culprits}):
         return None
     if len(own) > 1 and len(own) > WAITING_SHARE * max(len(case.world), max(failed) + 1):
@@ -49,10 +58,11 @@ def _communicator(case: Case, finding: HangFinding, waits: Iterable[Waits]) -> H
             for name, ranks in given.items():
                 target.setdefault(name, set()).update(ranks)
         sizes.update(one.sizes)
+    several = _sizes_of_several(waits)
     for name, ranks in started.items():
         size, done = sizes[name], joined.get(name, set())
         lacking = set(range(size)) - ranks
-        world = len(case.world) <= size
+        world = len(case.world) <= size and size not in several
         if done or finding.culprits or len(ranks) > size:
             continue
         if not lacking:
@@ -60,6 +70,9 @@ def _communicator(case: Case, finding: HangFinding, waits: Iterable[Waits]) -> H
             return leave_open(
                 finding, reason, (), "set NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET on all ranks"
             )
+        if size in several:
+            reason = f"{len(lacking)} ranks of one of several communicators of {size} ranks never began to set it up"
+            return leave_open(finding, reason, (), _PLACES)
         if world and len(ranks) > WAITING_SHARE * size:
             return _name(
                 case, finding, lacking, "never began to set up the communicator in which the others wait"
@@ -67,11 +80,29 @@ def _communicator(case: Case, finding: HangFinding, waits: Iterable[Waits]) -> H
     return None
 
 
+def _sizes_of_several(waits: Iterable[Waits]) -> set[int]:
+    """Return the sizes of communicators that two processes hold at one place: their places are no global ranks."""
+    places: dict[tuple[int, int], bytes] = {}
+    found: set[int] = set()
+    for one in waits:
+        found |= one.several
+        found |= {
+            size
+            for (size, at), process in one.places.items()
+            if places.setdefault((size, at), process) != process
+        }
+    return found
+
+
 def _first_rank(case: Case, finding: HangFinding, waits: Iterable[Waits]) -> HangFinding | None:
     """Answer where ranks wait for the id that the first rank of their group makes."""
     waiting = set().union(*(w.for_first for w in waits))
-    if not waiting or finding.culprits or case.scene.graph.stuck:
+    grouped = set().union(*(w.in_groups for w in waits))
+    if finding.culprits or case.scene.graph.stuck or not waiting | grouped:
         return None
+    if grouped:
+        reason = f"{rank_names(grouped)} wait for the first rank of their group to set up a communicator"
+        return leave_open(finding, reason, (), _GROUP)
     others = case.world - {0}
     if 0 not in waiting and others and waiting >= others and len(waiting) > 1:
         return _name(case, finding, {0}, "never made the communicator id that the others wait for")
@@ -82,13 +113,23 @@ def _first_rank(case: Case, finding: HangFinding, waits: Iterable[Waits]) -> Han
 
 def _store(case: Case, finding: HangFinding, waits: Iterable[Waits]) -> HangFinding | None:
     """Answer where ranks wait in the store's barrier."""
-    listed = list(waits)
-    reached = set().union(*(w.in_store for w in listed))
-    size = max((w.store_size for w in listed if w.store_size), default=None)
-    if not reached or size is None or finding.culprits or case.scene.graph.stuck:
+    barriers: dict[str, StoreBarrier] = {}
+    for one in waits:
+        for key, given in one.barriers.items():
+            barriers[key] = barriers.get(key, StoreBarrier()).with_lines_of(given)
+    open_ones = [(key, one) for key, one in barriers.items() if one.size and one.reached and not one.over]
+    if not open_ones or finding.culprits or case.scene.graph.stuck:
         return None
+    key, barrier = open_ones[0]
+    size, reached = barrier.size or 0, barrier.reached
+    if max(barrier.joined, len(reached), *(rank + 1 for rank in reached if key.isdigit())) > size:
+        reason = f"more processes came to the store's barrier than its {size} ranks: another job uses the same store"
+        return leave_open(finding, reason, (), _PORT)
+    if not key.isdigit():
+        reason = f"{rank_names(reached)} wait in the store for a group of {size} ranks, which the lines do not name"
+        return leave_open(finding, reason, case.world - reached, _MEMBERS)
     lacking = set(range(size)) - reached
-    if lacking and len(reached) > WAITING_SHARE * size:
+    if lacking and len(reached) > WAITING_SHARE * size and size - barrier.joined >= len(lacking):
         return _name(case, finding, lacking, "never reached the store's barrier in which the others wait")
     reason = f"{len(reached)} of {size} ranks are known to wait in the store's barrier at the start"
     return leave_open(finding, reason, lacking, _STARTED)

@@ -22,6 +22,13 @@ _PEER_ENDED: Final = re.compile(r"[Cc]losed by (?:remote )?peer|reset by peer|re
 """What a rank's exception says where a peer's process ended in the middle of a call."""
 _UNLIKE: Final = re.compile(r"mismatch between collectives")
 """What a rank's exception says where a peer's call is unlike its own."""
+_FOR_A_PEER: Final = re.compile(r"CheckpointException|Throwing across all ranks")
+"""Exceptions that all members of a group raise for what one of them did."""
+_EXIT: Final = re.compile(r"exit code \d{1,2}")
+"""An exit code that no signal gives."""
+_EXITS: Final = (
+    "give the end of the launcher's log: the rank with an exit code of its own ended before the others"
+)
 _OF_STORE: Final = re.compile(r"Store|DistNetworkError")
 """Exceptions about the connection to the store, which also ends when rank 0 is done."""
 
@@ -59,8 +66,18 @@ def name_dead(case: Case, finding: HangFinding) -> HangFinding | None:
     return None
 
 
+def exits_alone(case: Case) -> dict[int, str]:
+    """Return the ranks that a launcher saw end with an exit code of their own, and the code."""
+    deaths = (death for log in case.bundle.logs for death in log.deaths)
+    codes = ((d.rank, d.text) for d in deaths if d.ended and d.kind == "exception" and d.rank is not None)
+    return {rank: text for rank, text in codes if _EXIT.fullmatch(text)}
+
+
 def _name_silent(case: Case, finding: HangFinding, rank: int) -> HangFinding:
     """Return the answer about the one rank that lost no peer: named, or open where its lines are missing."""
+    if any(log.waits.ended for log in case.bundle.logs):
+        reason = f"each rank but rank {rank} lost a peer; this one ended first, or its launcher ended it"
+        return leave_open(finding, reason, (rank,), _EXITS)
     if rank in case.ranks:
         how = "ended without an error, while each other rank lost its connection to a peer"
         return accuse(case, finding, Named("died", {rank: how}))
@@ -115,9 +132,13 @@ def _lived_on(case: Case, rank: int) -> bool:
 def _shows_an_end(case: Case, first: dict[int, _Report]) -> bool:
     """Return whether something beside an exception shows that a process ended: a signal, an exit, ranks that wait."""
     logs = case.bundle.logs
-    waits = any(log.timed_out is not None or log.waits.in_gloo or log.stuck for log in logs)
-    ended = any(death.pid is not None for log in logs for death in log.deaths)
+    waits = any(
+        log.timed_out is not None or log.waits.in_gloo or log.waits.unreached or log.stuck for log in logs
+    )
+    ended = any(death.ended or death.pid is not None for log in logs for death in log.deaths)
     signalled = any(report.death.kind == "signal" for report in first.values())
+    raised_for = any(_FOR_A_PEER.search(death.text) for log in logs for death in log.deaths)
+    ended = ended or raised_for
     return waits or ended or signalled or bool(case.scene.graph.stuck or _lost_a_peer(case) - first.keys())
 
 
@@ -254,6 +275,7 @@ def _of_unknown_rank(case: Case, finding: HangFinding, unplaced: Sequence[_Repor
         return accuse(case, finding, Named("died", dict.fromkeys(silent, how)))
     reason = f"the log gives no rank for the process that died first{where}: {death.text}"
     decide = (
-        "give a log in which each line begins with its rank (torchrun --tee 3 or --log-dir, srun --label)"
+        "give a log in which each line begins with its rank (torchrun --tee 3 or --log-dir, srun --label, "
+        "deepspeed --enable_each_rank_log)"
     )
     return leave_open(finding, reason, silent, decide)

@@ -28,6 +28,11 @@ _SIZE: Final = "give --mesh, or the logs of all ranks"
 
 def doubt_scene(case: Case, finding: HangFinding) -> HangFinding:
     """Return the answer of the rules, as far as its evidence carries it."""
+    if finding.verdict == "none" and case.composed.still:
+        reason = (
+            "a call timed out in a group with members that the lines do not name, and no other is outstanding"
+        )
+        return leave_open(finding, reason, (), _SIZE)
     if (placed := _by_place(case, finding)) is not None:
         return placed
     if (launched := _may_move(case, finding)) is not None:

@@ -15,8 +15,9 @@ from typing import Final
 from tracekit.analysis.hang.analyse import illustrated, judged, picture_of
 from tracekit.analysis.hang.witnesses.arrivals import name_absent
 from tracekit.analysis.hang.witnesses.case import Case, Named, accuse, leave_open, note
-from tracekit.analysis.hang.witnesses.deaths import name_dead
+from tracekit.analysis.hang.witnesses.deaths import exits_alone, name_dead
 from tracekit.analysis.hang.witnesses.doubts import doubt_scene
+from tracekit.analysis.hang.witnesses.unlike_models import unlike_models
 from tracekit.axes import AXES
 from tracekit.evidence.as_dumps import compose
 from tracekit.evidence.bundle import Bundle
@@ -63,10 +64,14 @@ def _without_calls(case: Case, finding: HangFinding) -> HangFinding:
     waiting = set().union(*(log.waits.in_gloo for log in case.bundle.logs))
     if waiting:
         told = f"{len(waiting)} ranks waited in vain in a Gloo call; their lines do not name the rank they waited for"
-    elif (unlike := _unlike_calls(case)) is not None:
+    elif (unlike := _unlike_calls(case) or _unnumbered_calls(case)) is not None:
         told = unlike
     elif case.bundle.ras:
         told = "no communicator that RAS lists shows ranks that differ; RAS does not show whether calls end"
+    elif exits := exits_alone(case):
+        ended = "; ".join(f"rank {rank}: {code}" for rank, code in sorted(exits.items())[:_SIGNS_SHOWN])
+        told = f"a launcher saw ranks end and ended the others ({ended}), and no line shows why"
+        return leave_open(finding, told, exits, "give the logs of the candidates: the first error in them")
     silent = tuple(sorted(case.world - case.ranks))
     decide = "add the logs of all ranks, py-spy dumps, or flight-recorder dumps"
     return replace(finding, verdict="inconclusive", reason=told, candidates=silent, to_decide=decide)
@@ -81,6 +86,20 @@ def _unlike_calls(case: Case) -> str | None:
                 listed = " and ".join(f"{p} {call.op} {call.input_sizes[1:-1]}" for p, call in calls.items())
                 return f"members of a group that no line names made unlike calls, by their places in it: {listed}"
     return None
+
+
+def _unnumbered_calls(case: Case) -> str | None:
+    """Return the sentence about calls that timed out in lines without their numbers; None without one."""
+    places: dict[str, set[int]] = defaultdict(set)
+    for log in case.bundle.logs:
+        for place, op in log.waits.unnumbered.items():
+            places[op].add(place)
+    listed = "; ".join(f"{op} on {rank_names(own)}" for op, own in sorted(places.items()))
+    return (
+        f"calls timed out, and these lines of torch before 1.13 do not number them ({listed})"
+        if listed
+        else None
+    )
 
 
 def _told(case: Case, finding: HangFinding) -> HangFinding:
@@ -233,5 +252,5 @@ def all_stood(case: Case, finding: HangFinding) -> HangFinding | None:
     return leave_open(finding, reason, (), "look at the hosts' kernel logs, storage and memory at that time")
 
 
-_WITNESSES: Final = (name_dead, name_absent, unlike_sizes, all_stood)
+_WITNESSES: Final = (name_dead, name_absent, unlike_models, unlike_sizes, all_stood)
 """Asked one after another; the first that answers is believed."""
