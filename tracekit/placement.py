@@ -28,6 +28,9 @@ _COLUMNS: Final = {"rank": "rank", "host": "host", "switch": "switch", "rail": "
 _NODES: Final = re.compile(r"([^\[\]]*)\[([\d,-]+)\]([^\[\]]*)")
 _BETWEEN: Final = re.compile(r",(?![^\[\]]*\])")
 """A comma outside brackets."""
+_PORT: Final = re.compile(r":\d{1,5}$")
+_ADDRESS: Final = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}$|.*:.*:")
+"""An address of the internet protocol, version 4 or 6: its parts between dots are no domains."""
 _SHOWN: Final = 40
 """Characters of a wrong value that an error repeats."""
 
@@ -251,3 +254,13 @@ def unplaced(places: Mapping[int, Place], ranks: Iterable[int]) -> str:
 
 def _in_ranges(ranks: Iterable[int]) -> str:
     return ranges(sorted(ranks), 8)
+
+
+def same_host(one: str | None, other: str | None) -> bool:
+    """Return whether two names are of one host: with or without a port, a domain, or capitals."""
+    if not one or not other:
+        return False
+    names = [name.lower().rpartition(":")[0] if _PORT.search(name) else name.lower() for name in (one, other)]
+    if any(_ADDRESS.match(name) for name in names) or all("." in name for name in names):
+        return names[0] == names[1]
+    return names[0].partition(".")[0] == names[1].partition(".")[0]

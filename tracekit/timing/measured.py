@@ -233,7 +233,7 @@ def of_one_rank(run: Run, error: InputError) -> InputError:
         if any(row.kind == "rank_assumed" for row in run.quality):
             alone = (
                 "the trace names neither its rank nor any communication, so it is of a job with one process, or of no "
-                "training job, and there is no rank to compare it with: give the traces of all ranks, or for one process"
+                "training job, and no rank can be compared with it: give the traces of all ranks, or for one process"
             )
             return type(error)(f"{alone} use tracekit breakdown, diff or trend")
         return type(error)(f"{alone}; use tracekit breakdown, diff or trend")
