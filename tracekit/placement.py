@@ -23,7 +23,8 @@ from tracekit.thresholds.ingest import MAX_HOSTS_FILE, MAX_RANKS
 
 HostsFile = str | PathLike[str]
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+HOST_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+"""A name of a host, a switch or a rail: nothing else is printed as one."""
 _COLUMNS: Final = {"rank": "rank", "host": "host", "switch": "switch", "rail": "rail", "nic": "rail"}
 _NODES: Final = re.compile(r"([^\[\]]*)\[([\d,-]+)\]([^\[\]]*)")
 _BETWEEN: Final = re.compile(r",(?![^\[\]]*\])")
@@ -130,7 +131,7 @@ def _wrong(made: HostList, line: int, reason: str, remedy: str) -> InputError:
 
 def _named(made: HostList, line: int, text: str, what: str) -> str:
     """`text` as a name of `what`; InputError where it is no name."""
-    if not _NAME.fullmatch(text):
+    if not HOST_NAME.fullmatch(text):
         reason = f"{plain(text[:_SHOWN])!r} is no name of a {what}"
         raise _wrong(made, line, reason, "names hold letters, digits, `.`, `-` and `_`")
     return text
