@@ -1,6 +1,5 @@
 """Counters of GPUs and hosts support an answer, with host and time; they name no rank by themselves."""
 
-
 from tests.evidence.inspector import EPOCH_US, write
 from tracekit import triage
 from tracekit.evidence.counters import samples_of, signs_of

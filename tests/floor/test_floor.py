@@ -120,6 +120,14 @@ def test_peak_and_flops_end_the_waterfall(tmp_path):
         tracekit.floor(run, flops=2 * useful * RANKS * 1e9, peak_tflops=PEAK)
 
 
+def test_one_rank_does_not_show_what_can_be_hidden(tmp_path):
+    """Its exposed communication may be waits for ranks that come late, which nothing hides."""
+    alone = alike(tmp_path).without([1, 2], "not given")
+    (hidden,) = (x for x in tracekit.floor(alone).limits if x.limit == "hidden_communication")
+    assert hidden.step_ms is None
+    assert hidden.needs.startswith("traces of more ranks")
+
+
 def test_hidden_communication_takes_its_own_time(tmp_path):
     hidden, bound = (
         limits(tracekit.floor(alike(tmp_path, transfer=factor)))["hidden_communication"] for factor in (1, 50)
