@@ -47,14 +47,14 @@ def next_probe(source: Source, cut: options.Cut, hosts: HostList | None) -> int:
     tracekit next traces/ > probe.py
     torchrun --nproc-per-node 8 probe.py
     """
-    with source.analysed() as (run, progress):
-        finding = analyse(run, cut.mesh, cut.order, cut.steps, progress, hosts=hosts)
+    with source.analysed() as (read, progress):
+        run = with_hosts(read, hosts)
+        finding = analyse(run, cut.mesh, cut.order, cut.steps, progress)
         mesh = None
         with suppress(MeshUnknownError):
             mesh = placed(run, cut.mesh, cut.order)[2].mesh
-        placed_run = with_hosts(run, hosts)
-        known = {r.rank: r.host for r in run.ranks} | {r: p.host for r, p in placed_run.places.items()}
-    click.echo(script_of(finding, mesh, {rank: host for rank, host in known.items() if host}), nl=False)
+        known = {r.rank: r.host for r in run.ranks if r.host} | {r: p.host for r, p in run.places.items()}
+    click.echo(script_of(finding, mesh, known), nl=False)
     return 0
 
 

@@ -1,13 +1,15 @@
 """Counters and kernel logs beside a slow rank: they support or exclude its cause where host, GPU and time agree."""
 
 from datetime import UTC, datetime
+from typing import get_args
 
 import pytest
 
 from tests.slowrank.jobs import grid, job
 from tracekit import slowrank
 from tracekit.analysis.triage.beside_traces import Recorded, counters_beside, kernel_lines, recorded
-from tracekit.evidence.counters import samples_of
+from tracekit.causes import CAUSES
+from tracekit.evidence.counters import Kind, samples_of
 from tracekit.evidence.log_file import LogFile
 from tracekit.evidence.logs import read_log
 from tracekit.files.source import Source
@@ -143,6 +145,11 @@ def xid(folder, line):
 def test_errors_of_kernels_before_the_traces(tmp_path, head, number, expected):
     lines = xid(tmp_path, f"{head} NVRM: Xid (PCI:0000:65:00): {number}, pid=1, something")
     assert [word for word, _ in says([], lines=lines)] == [expected]
+
+
+def test_causes_list_kinds_that_counters_have():
+    listed = {kind for entry in CAUSES.values() for kind in entry.counters}
+    assert listed == set(get_args(Kind)) - {""}
 
 
 def test_traces_without_a_calendar_join_nothing():

@@ -2,7 +2,7 @@
 
 Read are Prometheus' text (DCGM exporter, node_exporter; with times or without) and the tables of `nvidia-smi
 --query-gpu --format=csv`. A GPU's clock is held against those of the other GPUs in the same files; pressure and steal
-against the time between two readings. Each sign lists the causes of slowness that it supports. Used by `gather`.
+against the time between two readings. Each sign bears a kind, by which causes list it. Used by `gather`.
 """
 
 import re
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import median
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, cast
 
 from tracekit.evidence.log_lines import clean_text
 from tracekit.thresholds.evidence import (
@@ -24,6 +24,7 @@ from tracekit.thresholds.evidence import (
     PRESSURE_SHARE,
     SCARCE_MEMORY,
 )
+from tracekit.units import MS_PER_S
 
 _SAMPLE: Final = re.compile(
     rb"([A-Za-z_]\w{0,120})(?:\{([^{}\n]{0,2000})\})? ([-+]?[\d.]{1,40}(?:[eE][-+]?\d{1,3})?)"
@@ -48,19 +49,15 @@ _HEAT: Final = ("DCGM_FI_DEV_GPU_TEMP", "temperature.gpu")
 _STALLS: Final = re.compile(r"node_pressure_(cpu|memory|io)_(?:waiting|stalled)_seconds_total$")
 
 
-_DEVICE: Final = ("gpu_compute",)
-_HOST: Final = ("cpu_contention", "cpu_launch", "host_stall")
-_PRESSURE: Final = {
-    "cpu": _HOST,
-    "memory": ("host_stall",),
-    "io": ("host_stall", "dataloader"),
-}
-"""Causes that tasks of a host show that wait for a resource."""
 _LINK_ERRORS: Final = re.compile(
     r"node_infiniband_(?:symbol_error|link_downed|link_error_recovery|port_(?:receive|transmit)_errors|"
     r"local_link_integrity_errors)_total$|node_network_(?:receive|transmit)_errs_total$"
 )
 _REPLAYS: Final = "DCGM_FI_DEV_PCIE_REPLAY_COUNTER"
+
+
+Kind = Literal["", "device", "pcie", "links", "cpu waits", "memory waits", "io waits", "steal"]
+"""What a sign is of: a GPU, its bus, links between machines, or tasks of a host that wait for a resource."""
 
 
 class Sample(NamedTuple):
@@ -81,15 +78,15 @@ class Sample(NamedTuple):
 class CounterSign:
     """A counter that differs from what a sound machine shows, with host and time (ms since 1970, 0 unknown).
 
-    gpu: the number of the GPU on the host; "" where the sign is of the host, or names none. about: the causes of
-    slowness that it supports.
+    gpu: the number of the GPU on the host; "" where the sign is of the host, or names none. kind: of what it is, as
+    causes of slowness list the kinds that support them; "" supports none.
     """
 
     host: str
     ms: int
     text: str
     gpu: str = ""
-    about: tuple[str, ...] = ()
+    kind: Kind = ""
 
 
 def samples_of(lines: Iterable[bytes], host: str) -> Iterator[Sample]:
@@ -115,9 +112,9 @@ def samples_of(lines: Iterable[bytes], host: str) -> Iterator[Sample]:
 
 
 def _local_ms(text: str) -> int:
-    """Return a time of nvidia-smi (2026/11/18 04:00:00.000) as if it were UTC, ms since 1970; 0 where it is none."""
+    """Return a time of nvidia-smi (2026/11/18 04:00:00.000) as if it were UTC, ms since 1970; 0 for other text."""
     try:
-        return int(datetime.strptime(text, "%Y/%m/%d %H:%M:%S.%f").replace(tzinfo=UTC).timestamp() * 1000)
+        return int(datetime.strptime(text, "%Y/%m/%d %H:%M:%S.%f").replace(tzinfo=UTC).timestamp() * MS_PER_S)
     except (ValueError, OverflowError):
         return 0
 
@@ -135,7 +132,7 @@ def _of_prometheus(found: re.Match[bytes], host: str) -> Sample:
 
 def _prometheus_ms(written: int) -> int:
     """Return a time as Prometheus writes it (ms) or OpenMetrics (seconds) as ms since 1970; 0 beyond any calendar."""
-    ms = written * 1000 if FIRST_CALENDAR_S <= written < 1000 * FIRST_CALENDAR_S else written
+    ms = written * MS_PER_S if FIRST_CALENDAR_S <= written < MS_PER_S * FIRST_CALENDAR_S else written
     return ms if ms < LAST_CALENDAR_MS else 0
 
 
@@ -165,20 +162,20 @@ def _gpu_signs(series: _Series) -> Iterator[CounterSign]:
     for (name, host, part), own in series.items():
         last, gpu = own[-1], part.partition(" ")[0]
         if name in _ERRORS and last.value > 0:
-            yield CounterSign(host, last.ms, f"GPU {part}: {_ERRORS[name]} {last.value:g}", gpu, _DEVICE)
+            yield CounterSign(host, last.ms, f"GPU {part}: {_ERRORS[name]} {last.value:g}", gpu, "device")
         if name in _HEAT and max(s.value for s in own) >= HOT_C:
             top = max(own, key=lambda s: s.value)
-            yield CounterSign(host, top.ms, f"GPU {part}: {top.value:g} degrees Celsius", gpu, _DEVICE)
+            yield CounterSign(host, top.ms, f"GPU {part}: {top.value:g} degrees Celsius", gpu, "device")
         if name == _REPLAYS and last.value > own[0].value:
             more = f"GPU {part}: {last.value - own[0].value:g} replays on PCIe"
-            yield CounterSign(host, last.ms, more, gpu, ("host_copies",))
+            yield CounterSign(host, last.ms, more, gpu, "pcie")
     for (host, part), (clock, usual) in clocks_of(series).items():
         if clock < LOW_CLOCK * usual:
             text = f"GPU {part}: clock {clock:.0f} MHz, the others {usual:.0f} MHz"
             at = next(
                 own[0].ms for key, own in series.items() if key[0] in _CLOCKS and key[1:] == (host, part)
             )
-            yield CounterSign(host, at, text, part.partition(" ")[0], _DEVICE)
+            yield CounterSign(host, at, text, part.partition(" ")[0], "device")
 
 
 def clocks_of(series: _Series) -> dict[tuple[str, str], tuple[float, float]]:
@@ -198,8 +195,8 @@ def pressure_of(series: _Series, host: str, resource: str) -> float | None:
 
 
 def _rate(own: list[Sample]) -> float | None:
-    """Return by how much a counter of seconds grew a second between its first and last reading; None without two."""
-    seconds = (own[-1].ms - own[0].ms) / 1000
+    """Return the growth of a counter of seconds a second, from its first to its last reading; None without two."""
+    seconds = (own[-1].ms - own[0].ms) / MS_PER_S
     return (own[-1].value - own[0].value) / seconds if seconds > 0 else None
 
 
@@ -209,16 +206,16 @@ def _host_signs(series: _Series) -> Iterator[CounterSign]:
         share, at = _rate(own) or 0.0, own[0].ms
         if (stall := _STALLS.match(name)) and share >= PRESSURE_SHARE:
             text = f"{stall[1]} pressure: tasks waited {share:.0%} of the time"
-            yield CounterSign(host, at, text, about=_PRESSURE[stall[1]])
+            yield CounterSign(host, at, text, kind=cast("Kind", f"{stall[1]} waits"))
         if name == "node_cpu_seconds_total" and part.endswith("steal") and share >= PRESSURE_SHARE:
             text = f"CPU {part.split()[0]}: {share:.0%} taken by other guests (steal)"
-            yield CounterSign(host, at, text, about=(*_HOST, "gpu_compute"))
+            yield CounterSign(host, at, text, kind="steal")
         if _LINK_ERRORS.match(name) and own[-1].value > own[0].value:
             more = f"{name.removeprefix('node_')} {part}: {own[-1].value - own[0].value:g} more"
-            yield CounterSign(host, own[-1].ms, more, about=("network",))
+            yield CounterSign(host, own[-1].ms, more, kind="links")
         if name == "node_memory_MemAvailable_bytes":
             total = series.get(("node_memory_MemTotal_bytes", host, part), own)[0].value
             least = min(own, key=lambda s: s.value)
             if least.value < SCARCE_MEMORY * total:
                 text = f"memory: {least.value / total:.1%} left"
-                yield CounterSign(host, least.ms, text, about=_PRESSURE["memory"])
+                yield CounterSign(host, least.ms, text, kind="memory waits")

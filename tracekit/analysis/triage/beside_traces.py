@@ -13,8 +13,10 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
+from tracekit.causes import CAUSES
 from tracekit.evidence.counters import (
     CounterSign,
+    Kind,
     Sample,
     clocks_of,
     pressure_of,
@@ -29,11 +31,19 @@ from tracekit.store import Run
 from tracekit.thresholds.evidence import FIRST_CALENDAR_S, ZONE_MS, ZONES
 from tracekit.thresholds.hang import NAMED_IN_DOUBT
 from tracekit.thresholds.slowrank import NAMED_SHARE
-from tracekit.units import NS_PER_MS
+from tracekit.units import MS_PER_S, NS_PER_MS
 
 _CLOCK_MECHANISMS: Final = frozenset({"clock", "throttling"})
-_XIDS: Final = {**dict.fromkeys((48, 63, 64, 92, 94, 95), ("gpu_compute",)), 74: ("network",)}
-"""Causes that errors of a GPU support: of its memory and of NVLink (NVIDIA, Xid errors); others are of programs."""
+_XIDS: Final[Mapping[int, Kind]] = {
+    48: "device",
+    63: "device",
+    64: "device",
+    74: "links",
+    92: "device",
+    94: "device",
+    95: "device",
+}
+"""What errors of a GPU are of: its memory, or NVLink (NVIDIA, Xid errors); others are of programs."""
 SOUND: Final = ", none beyond what sound machines show"
 """Words about values of counters that show nothing."""
 
@@ -49,7 +59,7 @@ class Recorded:
     @property
     def dated(self) -> bool:
         """Whether the clock of the traces is that of a calendar."""
-        return self.begin >= FIRST_CALENDAR_S * 1000
+        return self.begin >= FIRST_CALENDAR_S * MS_PER_S
 
 
 def recorded(run: Run, finding: SlowRankFinding) -> Recorded | None:
@@ -83,9 +93,9 @@ def kernel_lines(logs: Iterable[LogFile]) -> list[CounterSign]:
     for log in logs:
         for sign in log.waits.signs:
             if sign.kind == "xid":
-                about = _XIDS.get(int(sign.text.split()[1]), ())
+                kind = _XIDS.get(int(sign.text.split()[1]), "")
                 host = sign.host or Path(log.path).name.partition(".")[0]
-                found.append(CounterSign(host, sign.ms, sign.text, about=about))
+                found.append(CounterSign(host, sign.ms, sign.text, kind=kind))
     return found
 
 
@@ -139,7 +149,8 @@ def _testimonies(
 
 def _supports(sign: CounterSign, suspect: Suspect, answer: SlowRankFinding, when: Recorded) -> bool:
     """Whether a sign is of the suspect's host and GPU, and fits its cause; any cause where none is known."""
-    fits = suspect.cause in sign.about or (suspect.cause == "unknown" and bool(sign.about))
+    cause = CAUSES[suspect.cause]
+    fits = sign.kind in cause.counters or (not cause.signs and bool(sign.kind))
     device = when.gpus.get(suspect.rank, "")
     mine = not sign.gpu or (answer.on_gpu and device in ("", sign.gpu))
     return fits and mine and same_host(sign.host, suspect.host)
@@ -153,10 +164,10 @@ def _excluded(
     lost = suspect.lost_ms_per_step / answer.what_if.step_ms
     for host in sorted({sample.host for sample in kept if same_host(sample.host, suspect.host)}):
         waited = pressure_of(series, host, "cpu")
-        if suspect.cause == "cpu_contention" and waited is not None and waited < NAMED_SHARE * lost:
+        if CAUSES[suspect.cause].takes_turns and waited is not None and waited < NAMED_SHARE * lost:
             share = f"tasks waited for a processor {waited:.1%} of the time"
-            yield f"{host}: {share}, and rank {rank} costs {lost:.1%} of the step: not cpu_contention"
-        if suspect.cause == "gpu_compute" and answer.on_gpu:
+            yield f"{host}: {share}, and rank {rank} costs {lost:.1%} of the step: not {suspect.cause}"
+        if "device" in CAUSES[suspect.cause].counters and answer.on_gpu:
             clocks = clocks_of(series).items()
             mine = [
                 of for of in clocks if of[0][0] == host and of[0][1].partition(" ")[0] == when.gpus.get(rank)
@@ -245,7 +256,7 @@ def _before(line: CounterSign, when: Recorded) -> CounterSign:
 
 
 def _apart(ms: int) -> str:
-    seconds = ms / 1000
+    seconds = ms / MS_PER_S
     for size, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -253,7 +264,7 @@ def _apart(ms: int) -> str:
 
 
 def _clock(ms: int) -> str:
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{datetime.fromtimestamp(ms / MS_PER_S, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _some(hosts: Iterable[str]) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from tracekit.analysis.hang.witnesses.judge import judge_evidence
 from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.expected.nodes import with_hosts
 from tracekit.analysis.triage.beside_traces import counters_beside, kernel_lines, recorded
 from tracekit.analysis.triage.found_files import Job, jobs_of
 from tracekit.analysis.triage.testimony import collect_next, counters_say, testimonies
@@ -190,8 +191,8 @@ def _ask_slow(job: Job, ask: Ask) -> tuple[SlowRankFinding | None, str, Run | No
     if not whole:
         return None, "", None
     try:
-        run = load(whole, jobs=ask.jobs, job=ask.job)
-        return analyse(run, ask.mesh, ask.order, hosts=ask.hosts), "", run
+        run = with_hosts(load(whole, jobs=ask.jobs, job=ask.job), ask.hosts)
+        return analyse(run, ask.mesh, ask.order), "", run
     except UsageError:
         raise
     except TracekitError as error:
