@@ -198,6 +198,7 @@ _ENTRIES = (
             ),
         ),
         counters=("device",),
+        next_for_all="look for what moves between the ranks: clocks and heat of all devices, other load on their hosts",
         quantity="busy",
         mechanisms=OF_DEVICE,
         next_on_cpu="look for other processes on that host's cores, a lower clock and a CPU quota; "
