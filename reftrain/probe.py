@@ -19,8 +19,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-PLAN: dict[str, Any] = {"suspects": [], "groups": {}, "why": ""}
-"""Ranks to compare with the others; by axis the groups that reduce, as lists of ranks; and the finding behind it."""
+PLAN: dict[str, Any] = {"suspects": [], "groups": {}, "hosts": {}, "why": ""}
+"""Ranks to compare with the others; by axis the groups that reduce, as lists of ranks; the hosts on which the job ran
+the suspects, where they are known; and the finding behind it."""
 
 LONGER = 1.1
 """Times the peers' median from which a rank is slow alone: clocks vary by 1 to 2 %."""
@@ -145,6 +146,8 @@ def report(plan: dict[str, Any], every: Sequence[dict[str, Any]]) -> list[str]:
     """Return the lines for a reader: each suspect and each slow rank beside the median of the others."""
     lines = [f"probe of {len(every)} ranks" + (f": {plan['why']}" if plan["why"] else "")]
     suspects, slow = set(plan["suspects"]), []
+    moved = _moved(plan["hosts"], every)
+    lines += moved
     for name in TESTS:
         least = WAITED_MS if name == WAITED else 0.0
         for rank, (value, usual, late) in enumerate(_beside([found[name] for found in every], LONGER, least)):
@@ -159,9 +162,24 @@ def report(plan: dict[str, Any], every: Sequence[dict[str, Any]]) -> list[str]:
     lines += [f"group {name}  {ms:.3f} ms, peers {usual:.3f}: SLOW" for name, ms, usual in links]
     sent = _slow_messages(every)
     lines += [f"message {name}  {ms:.3f} ms, peers {usual:.3f}: SLOW" for name, ms, usual in sent]
+    if moved:
+        return [
+            *lines,
+            "conclusion: none of the job's places: start each rank on its host (--node-rank), and repeat this",
+        ]
     if statistics.median(found[WAITED] for found in every) > OVERLOADED:
         return [*lines, "conclusion: the hosts are overloaded: stop what else runs there, and repeat this"]
     return [*lines, _conclusion(suspects, slow, [name for name, *_ in links], [name for name, *_ in sent])]
+
+
+def _moved(hosts: dict[str, str], every: Sequence[dict[str, Any]]) -> list[str]:
+    """The suspects that do not run on the host of the job, as lines: what is measured is then of another machine."""
+    ran = {rank: every[int(rank)]["host"] for rank in hosts}
+    return [
+        f"rank {rank} runs on {ran[rank]} here, and ran on {host} in the job"
+        for rank, host in hosts.items()
+        if ran[rank].lower().partition(".")[0] != host.lower().partition(".")[0]
+    ]
 
 
 def _slow_messages(every: Sequence[dict[str, Any]]) -> list[tuple[str, float, float]]:

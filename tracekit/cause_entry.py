@@ -213,6 +213,9 @@ class CauseEntry:
     needs_slow_host: bool = False  # a host that launches as fast as its peers' hosts excludes it
     next_on_cpu: str | None = None  # where the devices are CPUs; None: the same
     next_for_all: str | None = None  # where it strikes all ranks, in turn or together; None: the same
+    counters: tuple[
+        str, ...
+    ] = ()  # kinds of counters of its host or GPU that support it, as `CounterSign` has them
     quantity: Quantity = "gap"  # the time of a rank that it lengthens
     mechanisms: tuple[MechanismEntry, ...] = ()  # what may take the time within it
 

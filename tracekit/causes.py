@@ -21,16 +21,6 @@ NETWORK: Final = "network"
 DATA_IMBALANCE: Final = "data_imbalance"
 STAGE_IMBALANCE: Final = "stage_imbalance"
 
-ALWAYS: Final = (
-    Row("own time a step (not waiting for others)", "own"),
-    Row("{device} compute a step", "busy"),
-    Row("gaps without compute a step", "gap"),
-)
-"""Evidence of every slow rank; the rows of the sign that decided follow."""
-
-SPARED: Final = Row("compute added by overlapping communication")
-"""Evidence of a rank for which others wait beside their work, which lengthens their kernels and not its own."""
-
 LONGEST_GAP: Final = "longest gap"
 """Name of the row of evidence that distinguishes pauses from slow launches."""
 
@@ -51,6 +41,7 @@ _ENTRIES = (
                 "loader",
             ),
         ),
+        counters=("io waits",),
         on_host=True,
         next_for_all="give every rank more loader workers and batches ahead, keep the workers over epochs "
         "(persistent_workers=True), and look at the storage that all ranks read",
@@ -88,6 +79,7 @@ _ENTRIES = (
                 "turns",
             ),
         ),
+        counters=("cpu waits", "steal"),
         on_host=True,
         holds_threads=True,
         quantity="own",
@@ -123,6 +115,7 @@ _ENTRIES = (
                 "pauses",
             ),
         ),
+        counters=("cpu waits", "steal", "memory waits", "io waits"),
         on_host=True,
         holds_threads=True,
         next_for_all="collect garbage on all ranks in the same steps (gc.disable(), and gc.collect() every few hundred "
@@ -160,6 +153,7 @@ _ENTRIES = (
                 "copies",
             ),
         ),
+        counters=("pcie",),
         quantity="busy",
         next_on_cpu="look for other load on that host's memory",
     ),
@@ -183,6 +177,7 @@ _ENTRIES = (
                 "peer_copies",
             ),
         ),
+        counters=("links",),
         quantity="busy",
     ),
     CauseEntry(
@@ -202,6 +197,8 @@ _ENTRIES = (
                 "compute",
             ),
         ),
+        counters=("device",),
+        next_for_all="look for what moves between the ranks: clocks and heat of all devices, other load on their hosts",
         quantity="busy",
         mechanisms=OF_DEVICE,
         next_on_cpu="look for other processes on that host's cores, a lower clock and a CPU quota; "
@@ -227,6 +224,7 @@ _ENTRIES = (
                 (Row("time between two launches of the host"),),
             ),
         ),
+        counters=("cpu waits", "steal"),
         on_host=True,
         needs_slow_host=True,
         mechanisms=(MORE_WORK,),

@@ -23,11 +23,15 @@ from tracekit.thresholds.ingest import MAX_HOSTS_FILE, MAX_RANKS
 
 HostsFile = str | PathLike[str]
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+HOST_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+"""A name of a host, a switch or a rail: nothing else is printed as one."""
 _COLUMNS: Final = {"rank": "rank", "host": "host", "switch": "switch", "rail": "rail", "nic": "rail"}
 _NODES: Final = re.compile(r"([^\[\]]*)\[([\d,-]+)\]([^\[\]]*)")
 _BETWEEN: Final = re.compile(r",(?![^\[\]]*\])")
 """A comma outside brackets."""
+_PORT: Final = re.compile(r":\d{1,5}$")
+_ADDRESS: Final = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}$|.*:.*:")
+"""An address of the internet protocol, version 4 or 6: its parts between dots are no domains."""
 _SHOWN: Final = 40
 """Characters of a wrong value that an error repeats."""
 
@@ -127,7 +131,7 @@ def _wrong(made: HostList, line: int, reason: str, remedy: str) -> InputError:
 
 def _named(made: HostList, line: int, text: str, what: str) -> str:
     """`text` as a name of `what`; InputError where it is no name."""
-    if not _NAME.fullmatch(text):
+    if not HOST_NAME.fullmatch(text):
         reason = f"{plain(text[:_SHOWN])!r} is no name of a {what}"
         raise _wrong(made, line, reason, "names hold letters, digits, `.`, `-` and `_`")
     return text
@@ -251,3 +255,13 @@ def unplaced(places: Mapping[int, Place], ranks: Iterable[int]) -> str:
 
 def _in_ranges(ranks: Iterable[int]) -> str:
     return ranges(sorted(ranks), 8)
+
+
+def same_host(one: str | None, other: str | None) -> bool:
+    """Return whether two names are of one host: with or without a port, a domain, or capitals."""
+    if not one or not other:
+        return False
+    names = [name.lower().rpartition(":")[0] if _PORT.search(name) else name.lower() for name in (one, other)]
+    if any(_ADDRESS.match(name) for name in names) or all("." in name for name in names):
+        return names[0] == names[1]
+    return names[0].partition(".")[0] == names[1].partition(".")[0]

@@ -14,6 +14,7 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
+MS_PER_S = NS_PER_S // NS_PER_MS
 NS_PER_HOUR = 3_600 * NS_PER_S
 NS_PER_DAY = 24 * NS_PER_HOUR
 

@@ -33,5 +33,30 @@ def test_script_holds_no_text_of_traces_as_code(tmp_path):
             return '"""\nimport os\nos.abort()\n\'); import os #\\'
 
     assert planned(script_of(Finding(), None)) == {
-        "suspects": [], "groups": {}, "why": Finding().headline(),
+        "suspects": [], "groups": {}, "hosts": {}, "why": Finding().headline(),
     }  # fmt: skip
+
+
+def test_script_starts_each_rank_on_its_host(tracekit, slow, tmp_path):
+    (tmp_path / "hosts").write_text("node01 slots=2\nnode02 slots=2\n")
+    script = tracekit("next", slow[0], "--hosts", tmp_path / "hosts", "--quiet").out
+    command = "torchrun --nnodes 2 --nproc-per-node 2 --node-rank 1 --master-addr node01"
+    assert f"#   node02:  {command} " in script
+    expected = {str(rank): f"node0{1 + rank // 2}" for rank in planned(script)["suspects"]}
+    assert planned(script)["hosts"] == expected
+
+
+def test_names_that_are_no_hosts_are_not_printed():
+    from tracekit_cli.tracekit_commands.next_probe import script_of
+
+    from tests.slowrank.jobs import grid
+
+    class Finding:
+        suspects = candidates = ()
+
+        def headline(self):
+            return "healthy"
+
+    script = script_of(Finding(), grid(dp=2), {0: "a\nimport os", 1: "node1"})
+    assert "import os\n#" not in script
+    assert "node1" not in script

@@ -94,9 +94,24 @@ def test_unmarked_traces_compare_kernels_and_prove_nothing(tmp_path):
 
 def test_slowrank_sends_one_gpu_elsewhere(tmp_path):
     with pytest.raises(
-        InputError, match="one process, so there is no rank to compare it with; use tracekit breakdown, diff"
+        InputError, match="one process, so there is no rank to compare it with; use tracekit breakdown"
+    ):
+        tracekit.slowrank(load(kept(tmp_path / "trace.json", trace(rank=0))))
+
+
+def test_a_trace_without_rank_may_be_of_no_training(tmp_path):
+    with pytest.raises(
+        InputError, match=r"names neither its rank nor any communication, .* or of no training job"
     ):
         tracekit.slowrank(load(kept(tmp_path / "trace.json", trace())))
+
+
+def test_a_trace_of_another_program_is_refused(tmp_path):
+    events = [span("blink", name, ts, 20.0) for name, ts in (("Paint", 1e6), ("Layout", 2e6))]
+    with pytest.raises(
+        InputError, match=r"it is of another program; give the traces that torch.profiler wrote"
+    ):
+        load(kept(tmp_path / "browser.json", {"traceEvents": events}))
 
 
 def test_several_files_without_ranks_are_not_guessed(tmp_path):

@@ -1,8 +1,6 @@
 """Counters of GPUs and hosts support an answer, with host and time; they name no rank by themselves."""
 
-import pytest
-
-from tests.evidence.inspector import write
+from tests.evidence.inspector import EPOCH_US, write
 from tracekit import triage
 from tracekit.evidence.counters import samples_of, signs_of
 
@@ -40,14 +38,15 @@ def test_errors_bear_host_and_time():
     assert (sign.host, sign.ms, sign.text) == ("node7", 1_795_778_897_220, "GPU 2: Xid 79")
 
 
-@pytest.mark.parametrize(("host", "says"), [("node1", "supports"), ("node0", "silent")])
-def test_triage_joins_counters_by_host(tmp_path, host, says):
+def test_triage_quotes_counters_of_the_time(tmp_path):
     folder = write(tmp_path / "i")
-    (folder / f"{host}.prom").write_text(NODE.format(14.0, 5e8))
+    at = EPOCH_US // 1000
+    (folder / "node1.prom").write_text(
+        NODE.format(14.0, 5e8).replace("1000000", str(at)).replace("1010000", str(at + 10_000))
+    )
     finding = triage([folder])
     assert [suspect.rank for suspect in finding.first.answer.suspects] == [5]
     told = next(row for row in finding.first.evidence if row.kind == "counters")
-    assert told.says == says
     assert "io pressure" in told.detail
 
 
@@ -56,3 +55,14 @@ def test_counters_alone_name_nothing(tmp_path):
     finding = triage([tmp_path])
     assert finding.first.answer is None
     assert "1200 MHz" in finding.first.evidence[0].detail
+
+
+def test_seconds_of_openmetrics_are_times():
+    line = b'DCGM_FI_DEV_XID_ERRORS{gpu="2",Hostname="node7"} 79 1795778897.22'
+    (sample,) = samples_of([line], "unknown")
+    assert sample.ms == 1_795_778_897_000
+
+
+def test_a_time_beyond_every_calendar_is_unknown():
+    line = b"node_memory_MemTotal_bytes 1e9 9223372036854775807"
+    assert [sample.ms for sample in samples_of([line], "node1")] == [0]

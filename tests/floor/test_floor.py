@@ -2,7 +2,9 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from tests.floor.jobs import GEMM_US, LAYERS, RANKS, TRANSFER_US, alike
 from tests.slowrank.jobs import grid, job
 from tests.what_if.tables import ingested, replicas
 from tracekit.analysis.floor import waterfall
+from tracekit.analysis.floor.work import RankWork
 from tracekit.errors import InputError, UsageError
 from tracekit.report.floor_text import floor_text
 
@@ -118,6 +121,49 @@ def test_peak_and_flops_end_the_waterfall(tmp_path):
     assert "model" not in unknown(found)
     with pytest.raises(UsageError, match="correct FLOPs or peak"):
         tracekit.floor(run, flops=2 * useful * RANKS * 1e9, peak_tflops=PEAK)
+
+
+def works(spent):
+    """What ranks computed in a class of kernel: ns by rank and step."""
+    none = np.zeros(len(spent[0]), np.int64)
+    return [
+        RankWork(rank, list(range(len(own))), True, None, {"attention": np.array(own)},
+                 {"attention": none + 8}, np.array(own), none, none, none)
+        for rank, own in enumerate(spent)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("spent", "slow"),
+    [
+        (
+            [[10_000, 17_000, 8000], [13_000, 9000, 21_000], [8000, 16_000, 12_000], [18_000, 11_000, 7000]],
+            set(),
+        ),
+        (
+            [
+                [10_000, 10_100, 9900],
+                [14_000, 14_100, 13_900],
+                [10_100, 10_000, 9900],
+                [9900, 10_100, 10_000],
+            ],
+            {1},
+        ),
+        ([[10_000], [14_000], [10_000], [10_000]], {1}),
+    ],
+    ids=["documents differ", "one rank is slow", "a single step"],
+)
+def test_kernels_that_follow_documents_are_not_slow(spent, slow):
+    best = waterfall.at_best(SimpleNamespace(mesh=grid(dp=4)), works(spent))
+    assert {rank for rank, ns in best.slow.items() if ns.any()} == slow
+
+
+def test_one_rank_does_not_show_what_can_be_hidden(tmp_path):
+    """Its exposed communication may be waits for ranks that come late, which nothing hides."""
+    alone = alike(tmp_path).without([1, 2], "not given")
+    (hidden,) = (x for x in tracekit.floor(alone).limits if x.limit == "hidden_communication")
+    assert hidden.step_ms is None
+    assert hidden.needs.startswith("traces of more ranks")
 
 
 def test_hidden_communication_takes_its_own_time(tmp_path):

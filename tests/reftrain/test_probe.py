@@ -6,7 +6,7 @@ import torch.distributed as dist
 from reftrain.probe import TESTS, _check_world, main, pairs_of, report
 
 GROUPS = {"tp": [[0, 1], [2, 3], [4, 5], [6, 7]], "dp": [[0, 2, 4, 6], [1, 3, 5, 7]]}
-PLAN = {"suspects": [5], "groups": GROUPS, "why": "slow_rank: rank 5"}
+PLAN = {"suspects": [5], "groups": GROUPS, "hosts": {"5": "node1.local"}, "why": "slow_rank: rank 5"}
 
 
 def measured(**slow):
@@ -51,6 +51,12 @@ def measured(**slow):
 )
 def test_conclusion_of_a_probe(factors, conclusion):
     assert report(PLAN, measured(factors=factors))[-1].startswith(f"conclusion: {conclusion}")
+
+
+def test_a_suspect_on_another_host_is_not_judged():
+    lines = report({**PLAN, "hosts": {"5": "node7"}}, measured(factors={(5, TESTS[0]): 1.5}))
+    assert lines[1] == "rank 5 runs on node1 here, and ran on node7 in the job"
+    assert lines[-1].startswith("conclusion: none of the job's places")
 
 
 def test_pairs_are_suspects_with_neighbours_and_other_groups():

@@ -1,7 +1,11 @@
 """What is planted into a simulated job is found by the analyses, which read nothing but its files."""
 
+from dataclasses import replace
+
 import pytest
 
+from reftrain.simulate.runner import simulate
+from reftrain.simulate.summary import summarise
 from tests.marks import quick_but, quick_first
 from tests.simulate.case import setup_of, written
 from tracekit.analysis.hang.analyse import analyse as find_hang
@@ -44,6 +48,23 @@ def test_slowrank_finds_what_is_planted(tmp_path, mesh, faults, verdict, cause, 
     if ranks and verdict != "imbalance":
         told = (finding.what_if.slowdown - 1) / (outcome.slowdown - 1)
         assert 0.6 <= told <= 1.1
+
+
+@pytest.mark.parametrize(
+    "hidden", [("slow_compute:rank=5,factor=1.3",), ()], ids=["a slow device", "nothing"]
+)
+@pytest.mark.quick(1)
+def test_cures_show_what_a_slow_host_hides(tmp_path, hidden):
+    host = "launch_bound:rank=11,delay_us=800"
+    setup, config = setup_of(PIPELINE, host, *hidden, steps=4, merge=False, tables={"model": {"layers": 8}})
+    written(tmp_path, setup, config, detail="kernels")
+    finding = find_slow(load([str(tmp_path / "trace")]))
+    assert (finding.cause, [s.rank for s in finding.suspects]) == ("cpu_launch", [11])
+    expected = [("cpu_launch", (11,)), ("gpu_compute", (5,))] if hidden else []
+    assert [(c.cause, c.ranks) for c in finding.cures] == expected
+    if hidden:
+        healthy = summarise(simulate(replace(setup, faults=()))).mean_step_ms
+        assert finding.cures[-1].step_ms == pytest.approx(healthy, rel=0.05)
 
 
 @pytest.mark.slow

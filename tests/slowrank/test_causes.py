@@ -7,8 +7,9 @@ from typing import get_args
 import pytest
 
 from tests.contract.test_slowrank import CAUSES as CONTRACT
+from tracekit.analysis.slowrank.hypotheses.excess_parts import ALWAYS
 from tracekit.cause_entry import Comparison, Order, Quantity, causes_by_share
-from tracekit.causes import ALWAYS, CAUSES
+from tracekit.causes import CAUSES
 from tracekit.findings import Cause
 from tracekit.steps.features import Features
 

@@ -101,3 +101,30 @@ def test_the_file_completes_the_suspects_host(tmp_path):
     (gap,) = [q for q in found.quality if q.kind == "hosts_incomplete"]
     assert "rank 2 no place" in gap.detail
     assert not [q for q in found.quality if q.kind == "hosts_contradict"]
+
+
+@pytest.mark.parametrize(
+    ("slow", "table", "part"),
+    [
+        ((4, 5), "rank,host\n" + "".join(f"{r},n{r // 2}\n" for r in range(8)), "all ranks of host n2"),
+        ((4, 6), "rank,host\n" + "".join(f"{r},n{r // 2}\n" for r in range(8)), None),
+        ((4,), "rank,host\n" + "".join(f"{r},n{r}\n" for r in range(8)), None),
+        (
+            (2, 6),
+            "rank,host,rail\n" + "".join(f"{r},n{r // 4},{r % 4}\n" for r in range(8)),
+            "all ranks of rail 2",
+        ),
+        (
+            (4, 5, 6, 7),
+            "rank,host,switch\n" + "".join(f"{r},n{r // 2},s{r // 4}\n" for r in range(8)),
+            "all ranks of switch s1",
+        ),
+    ],
+    ids=["a host", "two hosts", "one rank", "a rail", "a switch"],
+)
+def test_slow_ranks_that_share_a_part_are_shown(tmp_path, slow, table, part):
+    (tmp_path / "hosts").write_text(table)
+    run = job(tmp_path, grid(dp=8), slow=dict.fromkeys(slow, 1.4))
+    found = tracekit.slowrank(run, hosts=tmp_path / "hosts")
+    assert {suspect.rank for suspect in found.suspects} == set(slow)
+    assert ("they are " + part in found.reason) if part else ("they are" not in found.reason)

@@ -5,11 +5,12 @@ Used by `logs`.
 
 import re
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final
 
 from tracekit.evidence.log_lines import Message, When, clean_text, operation
 from tracekit.evidence.log_reports import longer_message
-from tracekit.thresholds.evidence import MAX_LOG_RANKS, MAX_MARKS, MAX_SIGNS
+from tracekit.thresholds.evidence import MAX_LOG_RANKS, MAX_MARKS, MAX_PREFIX, MAX_SIGNS
 
 _INIT: Final = re.compile(
     rb"(?:(\S{1,200}?):(\d{1,9}):\d{1,9} \[\d{1,3}\] NCCL INFO [^\n]{0,80}?)?rank (\d{1,7}) nranks (\d{1,7})"
@@ -50,9 +51,14 @@ _LOST_STORE: Final = re.compile(rb"flag (?:on TCPStore|from the global store)")
 _WARN: Final = re.compile(
     rb"(?:(\S{1,200}?):(\d{1,9}):\d{1,9} )?\[\d{1,3}\] (?:\S{1,200} )?NCCL WARN ([^\n]{1,400})"
 )
-_XID: Final = re.compile(
-    rb"(?:(\S{1,100}) kernel: )?[^\n]{0,60}?NVRM: Xid \(([^()]{1,60})\): (\d{1,5})([^\n]{0,200})"
+_DATED: Final = re.compile(
+    rb"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)[T ](?P<time>\d\d:\d\d:\d\d)(?:[.,]\d{1,9})?"
+    rb"(?P<zone>[-+]\d\d:?\d\d)?"
+    rb"|(?P<named>[A-Z][a-z]{2}) {1,2}(?P<date>\d{1,2}) (?P<at>\d\d:\d\d:\d\d) (?P<of>\d{4})"
 )
+"""A time with its year, as `dmesg` and `journalctl` write it."""
+_OF_KERNEL: Final = re.compile(rb"(\S{1,100}) kernel: ")
+_XID: Final = re.compile(rb"NVRM: Xid \(([^()]{1,60})\): (\d{1,5})([^\n]{0,200})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,7 @@ class Sign:
     rank: int | None
     host: str | None
     when: When | None
+    ms: int = 0  # since 1970, of a line that bears its year; without a zone as if it were UTC; 0 unknown
 
 
 @dataclass(slots=True)
@@ -212,13 +219,29 @@ class Waits:
         if found := _WARN.search(part):
             sign = Sign("nccl_warn", clean_text(found[3]), rank, _text(found[1]), message.when)
         elif found := _XID.search(part):
-            text = f"Xid {int(found[3])} on {clean_text(found[2])}{clean_text(found[4])}"
-            sign = Sign("xid", text, rank, _text(found[1]), message.when)
+            text = f"Xid {int(found[2])} on {clean_text(found[1])}{clean_text(found[3])}"
+            host = _OF_KERNEL.search(part[max(found.start() - MAX_PREFIX, 0) : found.start()])
+            sign = Sign("xid", text, rank, _text(host and host[1]), message.when, _dated_ms(part))
         else:
             return False
         if len(self.signs) < MAX_SIGNS:
             self.signs.append(sign)
         return True
+
+
+def _dated_ms(part: bytes) -> int:
+    """Return the time of a line of the kernel as dmesg or journalctl write it with its year, ms since 1970; else 0."""
+    found = _DATED.search(part[:200])
+    if found is None:
+        return 0
+    named = found["named"] is not None
+    keys = ("of", "named", "date", "at") if named else ("year", "month", "day", "time")
+    parts = [found[key].decode() for key in keys]
+    try:
+        text = " ".join([*parts, (found["zone"] or b"+0000").decode()])
+        return int(datetime.strptime(text, f"%Y %{'b' if named else 'm'} %d %H:%M:%S %z").timestamp() * 1000)
+    except (ValueError, OverflowError):
+        return 0
 
 
 def _bounded(number: bytes) -> int:

@@ -24,8 +24,8 @@ EvidenceKind = Literal[
     "capture",
 ]
 """What a file is, by its content."""
-Says = Literal["supports", "contradicts", "silent"]
-"""Whether a kind of evidence supports the answer, contradicts it, or tells nothing of it."""
+Says = Literal["supports", "excludes", "contradicts", "silent"]
+"""Whether a kind of evidence supports the answer, excludes its cause, contradicts its ranks, or shows nothing of it."""
 Question = Literal["hang", "slowrank", "none"]
 """The question that an answer is to: which rank hung the job, which slows it, or neither."""
 

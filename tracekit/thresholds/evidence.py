@@ -56,6 +56,21 @@ PRESSURE_SHARE: Final = 0.2
 SCARCE_MEMORY: Final = 0.03
 """Share of the memory that is left, below which the kernel begins to end processes."""
 
+FIRST_CALENDAR_S: Final = 1_000_000_000
+"""Seconds since 1970 (September 2001) before which a clock is taken as counted from a start, not from a calendar."""
+
+LAST_CALENDAR_MS: Final = 253_402_214_400_000
+"""Milliseconds since 1970 (the end of the year 9999) from which no calendar can write a time."""
+
+MAX_PREFIX: Final = 300
+"""Bytes before the message of a kernel in which its host is looked for: a time and a few names."""
+
+ZONE_MS: Final = 900_000
+"""Zones of time differ by whole quarters of an hour."""
+
+ZONES: Final = 56
+"""Quarters of an hour by which a zone is before or behind UTC at most: 14 hours."""
+
 MAX_STACKS: Final = 4096
 """Stacks read of one file: a host has eight ranks of some tens of threads each."""
 

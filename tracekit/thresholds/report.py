@@ -78,6 +78,9 @@ ALONE: Final = 0.5
 PROBED_RANKS: Final = 16
 """Suspects and candidates that a script of `tracekit next` compares with all ranks."""
 
+HOSTS_STARTED: Final = 8
+"""Hosts for which the script of `next` lists the command: the others differ by their number alone."""
+
 PROBED_GROUPS: Final = 64
 """Groups along an axis that such a script lets reduce: each one takes a communicator."""
 

@@ -229,8 +229,13 @@ def of_one_rank(run: Run, error: InputError) -> InputError:
     if len(run.ranks) > 1:
         return error
     if run.world_size == 1:
-        return type(error)(
-            "the job has one process, so there is no rank to compare it with; use tracekit breakdown, diff or trend"
-        )
+        alone = "the job has one process, so there is no rank to compare it with"
+        if any(row.kind == "rank_assumed" for row in run.quality):
+            alone = (
+                "the trace names neither its rank nor any communication, so it is of a job with one process, or of no "
+                "training job, and no rank can be compared with it: give the traces of all ranks, or for one process"
+            )
+            return type(error)(f"{alone} use tracekit breakdown, diff or trend")
+        return type(error)(f"{alone}; use tracekit breakdown, diff or trend")
     alone = f"only rank {run.ranks[0].rank} was read, so it cannot be compared: add the other ranks' traces"
     return type(error)(f"{alone}; {error}")

@@ -138,13 +138,17 @@ def _limits(
     removed = measure.removed
     alone = len(measure.case.ops.ranks) < 2
     waits = None if alone else ms(step - measure.level_ns)
-    covered = max(step - removed.transfers(), min(removed.longest_transfers_ns(), step))
+    mixed = alone and any(e.open_ns for e in measure.total.exposed)  # waiting and transfer in one
+    covered = (
+        None if mixed else ms(max(step - removed.transfers(), min(removed.longest_transfers_ns(), step)))
+    )
     slow = "slow_kernels" in hidden
     at_best = None if slow else ms(step - removed.work(measure.spread(measure.best.slow)))
     meaning, planned = _planned(given, measure.case.mesh, step)
     return (
         FloorLimit("no_waiting", "ranks share the work evenly", waits, _PEERS if alone else ""),
-        FloorLimit("hidden_communication", "no transfer is exposed; waits for late ranks are", ms(covered)),
+        FloorLimit("hidden_communication", "no transfer is exposed; waits for late ranks are", covered,
+                   _PEERS if mixed else ""),
         FloorLimit("best_kernels", "each class of kernel at the best rate of a rank", at_best, _PEERS if slow else ""),
         FloorLimit("roofline", "the model's FLOPs alone, at peak",
                    None if useful is None else ms(useful), "" if useful is not None else " and ".join(_missing(given))),

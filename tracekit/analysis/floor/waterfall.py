@@ -19,6 +19,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.errors import UsageError
 from tracekit.findings import StepBreakdown, TimeParts
 from tracekit.findings.floor import KernelClass
+from tracekit.thresholds.slowrank import Z_LIMIT
 from tracekit.units import I64, ms
 
 
@@ -227,13 +228,27 @@ def _comparable(works: Sequence[RankWork]) -> list[str]:
 
 
 def _compared(name: str, stage: int, works: Sequence[RankWork], beyond: dict[int, I64]) -> KernelClass:
-    """Return the class, and add to `beyond` what each rank loses on it in each step."""
+    """Return the class, and add to `beyond` what each rank loses on it in each step.
+
+    A rank loses where it is slower than the best one by more than steps vary: work that follows the data, as attention
+    over documents, takes another time in each step, and neither rank is slow.
+    """
     usual = {w.rank: int(np.median(w.spent[name])) for w in works}
     best = min(usual, key=lambda rank: (usual[rank], rank))
+    varies = float(np.median([_error_of(w.spent[name]) for w in works]))
+    lost = 0
     for w in works:
-        beyond[w.rank] += np.maximum(w.spent[name] - usual[best], 0)
+        if usual[w.rank] - usual[best] > varies:
+            more = np.maximum(w.spent[name] - usual[best], 0)
+            beyond[w.rank] += more
+            lost += int(more.sum())
     spent = np.concatenate([w.spent[name] for w in works])
     return KernelClass(
         name, stage, int(works[0].calls[name][0]), ms(float(spent.mean())), ms(usual[best]), best,
-        ms(float(np.maximum(spent - usual[best], 0).mean())),
+        ms(lost / len(spent)),
     )  # fmt: skip
+
+
+def _error_of(spent: I64) -> float:
+    """Return the least difference of two ranks' usual steps that chance does not make, ns; 0 of a single step."""
+    return Z_LIMIT * float(np.std(spent, ddof=1)) * float(np.sqrt(2 / len(spent))) if len(spent) > 1 else 0.0

@@ -17,7 +17,7 @@ from tracekit.analysis.slowrank.hypotheses.suspect_work import (
 )
 from tracekit.analysis.slowrank.price import Price
 from tracekit.axes import LEVELS
-from tracekit.causes import CAUSES, DATA_IMBALANCE, NETWORK, SPARED, STAGE_IMBALANCE
+from tracekit.causes import CAUSES, DATA_IMBALANCE, NETWORK, STAGE_IMBALANCE
 from tracekit.findings import Cause, Cure, Evidence, NetworkPart, PathLevel, Suspect, Verdict
 from tracekit.findings.slowrank import CauseShare
 from tracekit.step_graph.statistics import confidence
@@ -153,7 +153,9 @@ def _spared_evidence(case: Case, row: int) -> tuple[Evidence, ...]:
     if _spared(case, row) < CANDIDATE_SHARE * case.step_ns:
         return ()
     mine = float(np.nanmean(case.met.spun[row]))
-    return (Evidence(SPARED.what, ms(mine), ms(mine + _spared(case, row)), "ms"),)
+    return (
+        Evidence("compute added by overlapping communication", ms(mine), ms(mine + _spared(case, row)), "ms"),
+    )
 
 
 def suspect_of(

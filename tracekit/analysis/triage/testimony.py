@@ -5,13 +5,15 @@ from dataclasses import replace
 from typing import Final
 
 from tracekit.analysis.hang.witnesses.judge import judge_evidence
+from tracekit.analysis.triage.beside_traces import SOUND, listed
 from tracekit.analysis.triage.found_files import Job
 from tracekit.errors import TracekitError
 from tracekit.evidence.bundle import Bundle
-from tracekit.evidence.counters import CounterSign, Sample, signs_of
+from tracekit.evidence.counters import Sample, signs_of
 from tracekit.findings.hang import HangFinding
 from tracekit.findings.slowrank import SlowRankFinding
 from tracekit.findings.triage import EvidenceKind, Says, Testimony, ToCollect
+from tracekit.placement import same_host
 from tracekit.text import rank_names
 from tracekit.thresholds.hang import NAMED_IN_DOUBT
 
@@ -62,27 +64,15 @@ def testimonies(
     return tuple(_say(kind, alone, answer, mesh, order) for kind, alone in _alone(bundle))
 
 
-def counters_say(
-    samples: Sequence[Sample], answer: HangFinding | SlowRankFinding | None
-) -> tuple[Testimony, ...]:
-    """Return what counters of GPUs and hosts add: support where a sign is of a named rank's host, else nothing."""
+def counters_say(samples: Sequence[Sample], answer: HangFinding | None) -> tuple[Testimony, ...]:
+    """Return what counters add to an answer about a hang: support by a sign of a named rank's host."""
     if not samples:
         return ()
     signs = signs_of(samples)
-    named: set[str | None] = set()
-    if isinstance(answer, HangFinding):
-        named = {culprit.host for culprit in answer.culprits}
-    elif answer is not None:
-        named = {suspect.host for suspect in answer.suspects}
-    own = [sign for sign in signs if sign.host in named]
-    shown = "; ".join(_sign(sign) for sign in (own or signs)[:NAMED_IN_DOUBT])
-    detail = shown or f"{len(samples)} values, none beyond what sound machines show"
-    return (Testimony("counters", "supports" if own else "silent", detail),)
-
-
-def _sign(sign: CounterSign) -> str:
-    when = f" at {sign.ms // 1000} s since 1970" if sign.ms else ""
-    return f"{sign.host}{when}: {sign.text}"
+    named = () if answer is None else answer.culprits
+    own = [sign for sign in signs if any(same_host(sign.host, culprit.host) for culprit in named)]
+    shown = listed(own or signs)
+    return (Testimony("counters", "supports" if own else "silent", shown or f"{len(samples)} values{SOUND}"),)
 
 
 def _alone(bundle: Bundle) -> Iterator[tuple[EvidenceKind, Bundle]]:

@@ -4,7 +4,7 @@ Archives are unpacked within bounds for as long as it takes. A question is asked
 becomes the reason of an open answer. Each kind is then asked alone, to say what it makes of the answer.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, is_dataclass, replace
 from math import prod
@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from tracekit.analysis.hang.witnesses.judge import judge_evidence
 from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.expected.nodes import with_hosts
+from tracekit.analysis.triage.beside_traces import counters_beside, kernel_lines, recorded
 from tracekit.analysis.triage.found_files import Job, jobs_of
 from tracekit.analysis.triage.testimony import collect_next, counters_say, testimonies
 from tracekit.dumps.load import load_dumps
@@ -29,6 +31,7 @@ from tracekit.findings.triage import JobAnswer, Question, TriageFinding
 from tracekit.ingest import load
 from tracekit.locked_folders import LOCK, temporary
 from tracekit.placement import HostList, HostsFile
+from tracekit.store import Run
 
 _PREFIX: Final = "tracekit-triage-"
 _CALM: Final = frozenset({"healthy", "none"})
@@ -124,7 +127,7 @@ def _without(inputs: Sequence[str], archives: Sequence[str]) -> list[str]:
 def _answer(job: Job, gathered: Gathered, ask: Ask, *, several: bool) -> JobAnswer:
     """Return the answer for one job: what hangs where that is shown, else what is slow."""
     bundle, hang, why_hang = _ask_hang(job, gathered, ask)
-    slow, why_slow = _ask_slow(job, ask)
+    slow, why_slow, run = _ask_slow(job, ask)
     folder = (job.folder or None) if several else None
     first: HangFinding | SlowRankFinding | None = slow
     if hang is not None and (slow is None or hang.verdict not in _CALM):
@@ -137,7 +140,11 @@ def _answer(job: Job, gathered: Gathered, ask: Ask, *, several: bool) -> JobAnsw
     evidence = testimonies(bundle, first, job, ask.mesh, ask.order)
     paths = {file.path for file in job.files}
     samples = [s for path, own in gathered.counters.items() if path in paths for s in own]
-    evidence = (*evidence, *counters_say(samples, first))
+    if isinstance(first, SlowRankFinding):
+        when = None if run is None else recorded(run, first)
+        evidence = (*evidence, *counters_beside(samples, kernel_lines(bundle.logs), first, when))
+    else:
+        evidence = (*evidence, *counters_say(samples, first))
     return JobAnswer(
         folder,
         question,
@@ -176,25 +183,20 @@ def _ask_hang(job: Job, gathered: Gathered, ask: Ask) -> tuple[Bundle, HangFindi
     return bundle, judge_evidence(bundle, ask.mesh, ask.order)[0], why
 
 
-def _ask_slow(job: Job, ask: Ask) -> tuple[SlowRankFinding | None, str]:
-    """Return the finding of slowrank and the reason if it fails; traces are read first, records of calls last."""
+def _ask_slow(job: Job, ask: Ask) -> tuple[SlowRankFinding | None, str, Run | None]:
+    """Return slowrank's finding, the reason if it fails, and the run; traces are read first, records of calls last."""
     paths = job.runs or [*job.by_form.get("trace", []), *job.by_form.get("table", [])]
     records = job.by_form.get("nsys", []) or job.by_form.get("inspector", [])
     whole = [job.folder] if paths and job.folder and not job.runs else paths or records
     if not whole:
-        return None, ""
-    return _tried(
-        lambda: analyse(load(whole, jobs=ask.jobs, job=ask.job), ask.mesh, ask.order, hosts=ask.hosts)
-    )
-
-
-def _tried(asked: Callable[[], SlowRankFinding]) -> tuple[SlowRankFinding | None, str]:
+        return None, "", None
     try:
-        return asked(), ""
+        run = with_hosts(load(whole, jobs=ask.jobs, job=ask.job), ask.hosts)
+        return analyse(run, ask.mesh, ask.order), "", run
     except UsageError:
         raise
     except TracekitError as error:
-        return None, str(error)
+        return None, str(error), None
 
 
 def _renamed(value: Any, names: dict[str, str]) -> Any:

@@ -58,6 +58,15 @@ MARKS_ONLY = (
     "and export in on_trace_ready"
 )
 
+OF_TORCH = re.compile(
+    r"(?:cpu|gpu|cuda|hip|xpu|mtia|privateuse1)_|kernel|operator|user_annotation|python_function|memcpy|memset"
+)
+"""How categories of PyTorch's profiler begin, in lower case; earlier versions wrote `Operator` and `Memcpy`."""
+OTHER_PROGRAM = (
+    "no event in it is an operator, a kernel or a mark of PyTorch's profiler, and it names no rank: it is of another "
+    "program; give the traces that torch.profiler wrote, of all ranks of the job"
+)
+
 
 @dataclass
 class _Scanned:
@@ -71,6 +80,7 @@ class _Scanned:
     steps: set[int] = field(default_factory=set)  # numbers of the steps marked on the host
     works: bool = False  # whether any event is more than the profiler's own, or a mark of a step
     talks: bool = False  # whether any event is communication, by its name or arguments
+    torch: bool = False  # whether any event is of a category that PyTorch's profiler writes
 
 
 Reader = Callable[[ByteStream, Iterator[bytes], Source, Path], FileResult]
@@ -112,6 +122,8 @@ def read_kineto(
         if record.bare and not record.phases and not record.truncated:
             return FileResult(source.label, "foreign", "a JSON array without trace events", rank)
         reason = _useless(scanned, "" if unknown_rank else why)
+        if not reason and unknown_rank and not scanned.torch:
+            reason = OTHER_PROGRAM
         if reason:
             return FileResult(source.label, "rejected", reason, rank)
         result = _finish(stream, source, out, scanned, writer, (rank or 0, groups))
@@ -145,6 +157,9 @@ def _look_for_work(batch: pa.RecordBatch, scanned: _Scanned) -> None:
         scanned.talks = batch.column("collective").null_count < len(batch) or any(
             TALK.search(name) for name in known if name
         )
+    if not scanned.torch:
+        cats = batch.column("cat").unique().to_pylist()
+        scanned.torch = any(OF_TORCH.match(cat.lower()) for cat in cats if cat)
     for at in range(0, 0 if scanned.works else len(batch), LOOKED_INTO):
         part = batch.slice(at, LOOKED_INTO)
         shown = zip(part.column("name").to_pylist(), part.column("cat").to_pylist(), strict=True)

@@ -14,7 +14,7 @@ from tracekit.analysis.slowrank.answers.open_answers import (
 )
 from tracekit.analysis.slowrank.answers.unsteady_links import blame_peer_copies
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.nodes import NAME_NODES, UNPLACED
+from tracekit.analysis.slowrank.expected.nodes import NAME_NODES, UNPLACED, whole_part
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     bounds_of,
     early_use_ns,
@@ -114,6 +114,8 @@ def _blame_proven(case: Case, found: Hypothesis) -> Answer:
         f"step {listed(suspects[0].steps)}, and the others waited: {ms(found.gain):.1f} ms of "
         f"{ms(case.step_ns):.1f} ms a step"
     )
+    if part := whole_part(case, [s.rank for s in suspects]):
+        reason += f"; they are {part}"
     if found.rows[0] in case.found.throughout:
         only = f"it is the only such step of {len(case.steps.numbers)} recorded, but the slowness lasts all of it"
         reason += f"; {only}: nearly all kernels of the device took longer"

@@ -5,21 +5,26 @@ saves in which the rank issues its operations when a peer does; the pace of its 
 reason.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tracekit import findings
+from tracekit.analysis.slowrank.answers.culprit_answers import blame_ranks
 from tracekit.analysis.slowrank.answers.late_hosts import waited_for
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence
+from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows, those_that_cost
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.hypotheses.suspect_work import pace_beside
 from tracekit.analysis.slowrank.price import Price, rank_doubt_ns
 from tracekit.analysis.slowrank.suspects import Answer, blame, explain_rank, suspect_of
 from tracekit.causes import CAUSES, CPU_LAUNCH
+from tracekit.findings import Cure
 from tracekit.step_graph.replay import StepModel
 from tracekit.thresholds.slowrank import (
+    CANDIDATE_SHARE,
     KIND_RATIO,
     MIN_LOST_SHARE,
     MINOR,
@@ -113,7 +118,29 @@ def _blame_host(case: Case, found: SlowLaunch) -> Answer:
         f"the host of rank {rank} launches more slowly than its peers' hosts, and the other ranks wait for it: "
         f"launching as fast as they do would save {ms(found.price.best):.1f} ms of {ms(case.step_ns):.1f} ms a step"
     )
-    return blame(case, reason, (suspect,), found.price.best)
+    return replace(blame(case, reason, (suspect,), found.price.best), cures=_cures(case, found))
+
+
+def _cures(case: Case, found: SlowLaunch) -> tuple[Cure, ...]:
+    """Return the cure of the host and then of ranks that it hides, which cost the threshold then; empty without any."""
+    rows = np.setdiff1d(significant_rows(case, CANDIDATE_SHARE), [found.row])
+    quick = next(_as_peers(case, found.row), None)
+    behind = those_that_cost(case, rows, quick[1]) if quick is not None and len(rows) else None
+    answer = blame_ranks(case, behind) if behind is not None else None
+    if behind is None or answer is None or answer.verdict != "slow_rank":
+        return ()
+    gain = Price(behind.gain, behind.gain, behind.gain).widened(rank_doubt_ns(case, np.array(behind.rows)))
+    if gain.low < MIN_LOST_SHARE * case.step_ns:
+        return ()
+    left, cures = case.step_ns, []
+    hidden = tuple(sorted(suspect.rank for suspect in answer.suspects))
+    for cause, ranks, saved in (
+        (CPU_LAUNCH, (case.steps.ranks[found.row],), found.price),
+        (answer.suspects[0].cause, hidden, gain),
+    ):
+        left -= saved.best
+        cures.append(Cure(cause, ranks, ms(saved.best), ms(saved.low), ms(saved.high), ms(left)))
+    return tuple(cures)
 
 
 def saved_as_peers(case: Case, places: Places, row: int) -> F64:
@@ -121,18 +148,25 @@ def saved_as_peers(case: Case, places: Places, row: int) -> F64:
 
     Takes the first peers that run the same operations, and stops after a peer that saves less than the threshold.
     """
+    saved: list[float] = []
+    for recorded, quick in _as_peers(case, row, places):
+        saved.append(recorded - quick.recorded_ns)
+        if len(saved) == STAGE_TELLING_PEERS or saved[-1] < MIN_LOST_SHARE * case.step_ns:
+            break
+    return np.array(saved)
+
+
+def _as_peers(case: Case, row: int, places: Places | None = None) -> Iterator[tuple[float, StepModel]]:
+    """Yield for each peer the recorded step, ns, and its model in which `row` issues as the peer does."""
     model = case.timeline
     if model is None:
-        return np.zeros(0)
+        return
+    places = places_of(case) if places is None else places
     stage = case.stage_of(row)
-    saved: list[float] = []
     for mate in np.roll(stage, -int(np.flatnonzero(stage == row)[0]))[1:].tolist():
         quick = _as_peer(case, model, places, (row, mate))
         if quick is not None:
-            saved.append(model.recorded_ns - quick.recorded_ns)
-        if len(saved) == STAGE_TELLING_PEERS or (saved and saved[-1] < MIN_LOST_SHARE * case.step_ns):
-            break
-    return np.array(saved)
+            yield model.recorded_ns, quick
 
 
 def _as_peer(case: Case, model: StepModel, places: Places, pair: tuple[int, int]) -> StepModel | None:

@@ -98,7 +98,7 @@ def first_of(evidence: Evidence) -> Answer:
             return replace(
                 answer,
                 rules=answer.rules or (rule.__name__,),
-                cures=culprits.cures_in_order(evidence, answer),
+                cures=answer.cures or culprits.cures_in_order(evidence, answer),
             )
     raise AssertionError("the last rule always has something to say")
 

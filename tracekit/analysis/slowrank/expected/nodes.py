@@ -11,6 +11,7 @@ from tracekit.findings import Quality
 from tracekit.matching.channels import Channel
 from tracekit.placement import HostList, HostsFile, contradictions, read_hosts, unplaced
 from tracekit.store import Run
+from tracekit.text import plain
 from tracekit.timing.measured import Measured
 
 LONE_LINK: Final = "it alone connects two nodes along its axis, and links inside a node are faster by design"
@@ -75,6 +76,28 @@ def reach(channel: Channel, nodes: Mapping[int, str | int]) -> Reach:
     """The numbers of members of `channel` on each of its nodes, largest first; None where a node is unknown."""
     where = [nodes.get(member) for member in channel.members]
     return None if None in where else tuple(sorted(Counter(where).values(), reverse=True))
+
+
+def whole_part(run: Measured, ranks: Sequence[int]) -> str:
+    """Return in words the host, switch or rail that holds several `ranks` and no other one; empty without one."""
+    of_hosts, places = nodes_of(run), run.run.places
+    parts: dict[str, Mapping[int, str | int]] = {
+        "host": of_hosts,
+        "switch": {rank: place.switch for rank, place in places.items() if place.switch},
+        "rail": {rank: place.rail for rank, place in places.items() if place.rail},
+    }
+    for kind, names in parts.items():
+        own = {names.get(rank) for rank in ranks}
+        if len(ranks) < 2 or len(own) > 1 or None in own or len(set(names.values())) < 2:
+            continue
+        (name,) = own
+        if {rank for rank, other in names.items() if other == name} == set(ranks):
+            return (
+                f"all ranks of {kind} {plain(name)}"
+                if isinstance(name, str)
+                else "all ranks of one host, by their devices"
+            )
+    return ""
 
 
 def at_the_link(run: Measured, slow: set[int], tested: set[int]) -> tuple[int, ...]:

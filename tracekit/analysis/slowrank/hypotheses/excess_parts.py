@@ -8,7 +8,7 @@ whether the answer names it (`analysis.slowrank.mechanisms`).
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import NamedTuple, get_args
+from typing import Final, NamedTuple, get_args
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from tracekit.analysis.slowrank.hypotheses.candidates import bound_by_hosts
 from tracekit.analysis.slowrank.hypotheses.host_bound import alike, hosts_known, most_saved_ns
 from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of, peers_of
 from tracekit.cause_entry import Comparison, Order, Quantity, Row, causes_by_share
-from tracekit.causes import ALWAYS, CAUSES, SIGNS
+from tracekit.causes import CAUSES, SIGNS
 from tracekit.findings import Cause, Evidence, Suspect
 from tracekit.findings.slowrank import CauseShare
 from tracekit.steps.features import Features
@@ -30,6 +30,13 @@ from tracekit.thresholds.slowrank import (
     TIME_SLICE_NS,
 )
 from tracekit.units import F64, ms
+
+ALWAYS: Final = (
+    Row("own time a step (not waiting for others)", "own"),
+    Row("{device} compute a step", "busy"),
+    Row("gaps without compute a step", "gap"),
+)
+"""Evidence of every slow rank; the rows of the sign that decided follow."""
 
 
 class Explained(NamedTuple):
