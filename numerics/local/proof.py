@@ -122,7 +122,6 @@ def prove(
         spread = spread or next(
             filter(None, (spread_input(state, place) for place in recorded.places(step))), ""
         )
-        checks += check_ties(state)
         checks += [] if spread else _computed(state, loss, losses, reduced, draws, statistics)
         checks += check_copies(state)
         checks += check_update(state, optimizer, reduced.unseen)
@@ -266,9 +265,9 @@ def _modules(
 
 
 def _weights(state: RecordedStep) -> tuple[dict[str, torch.Tensor], list[LocalCheck]]:
-    """Return the weights that a step computes with, by name, and checks of the weights that were gathered for it."""
+    """Return the weights that a step computes with, by name, and checks of copies and of what was gathered for it."""
     held: dict[str, torch.Tensor] = {}
-    checks: list[LocalCheck] = []
+    checks = check_ties(state)
     for name, p in state.model.named_parameters():
         value = state.parameter(name, tuple(p.shape))
         if value is None:
