@@ -233,7 +233,7 @@ REPORTS: list[Report] = [
         "bug: gradients are too small, by the clip",
         InTensor(pieces=False, clips=0.3, counts="all"),
         CLIPPED,
-        verdict("bug", words=("clip",)),
+        verdict("bug", words=("norm by which they are clipped",)),
     ),
     _seen(
         "huggingface/transformers#36132",

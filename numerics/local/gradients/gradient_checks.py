@@ -163,9 +163,9 @@ def _all_judged(
         if judged.standing == Standing.BEYOND and tried < NAMES_TRIED and not (ranks or judged.format):
             tried += 1
             judged = replace(judged, relation=another_gradient(grad, name, sums, scale))
-            words, ends = lacking_terms(state, name, grad, sums[name], scale)
+            words, ends = ("", ()) if judged.relation else lacking_terms(state, name, grad, sums[name], scale)
             if words:
-                judged, ranks = replace(judged, how=words, relation="", factors=None), ends
+                judged, ranks = replace(judged, how=words, factors=None), ends
         check = Check(f"{name}.grad", name.rpartition(".")[0], "reduce", judged)
         found.append(LocalCheck(state.step, None, check, ranks=ranks))
     return found
