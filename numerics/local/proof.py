@@ -17,6 +17,7 @@ from numerics.local.forced_pass import Check
 from numerics.local.gradients.collective_sums import check_collectives
 from numerics.local.gradients.gradient_checks import Reduced, check_added, check_copies, check_gradients
 from numerics.local.gradients.parameter_gradients import Scale, Sum
+from numerics.local.gradients.tied_copies import check_ties
 from numerics.local.judgement import Standing, moved
 from numerics.local.local_check import Doubt, LocalCheck
 from numerics.local.lone import without_lone_ranks
@@ -121,8 +122,8 @@ def prove(
         spread = spread or next(
             filter(None, (spread_input(state, place) for place in recorded.places(step))), ""
         )
-        checks += check_copies(state)
         checks += [] if spread else _computed(state, loss, losses, reduced, draws, statistics)
+        checks += check_copies(state)
         checks += check_update(state, optimizer, reduced.unseen)
     grads = _gradients_of(RecordedStep(recorded, model, steps[0]))
     checks = [*losses.checks, *checks]
@@ -264,9 +265,9 @@ def _modules(
 
 
 def _weights(state: RecordedStep) -> tuple[dict[str, torch.Tensor], list[LocalCheck]]:
-    """Return the weights that a step computes with, by name, and checks of the weights that were gathered for it."""
+    """Return the weights that a step computes with, by name, and checks of copies and of what was gathered for it."""
     held: dict[str, torch.Tensor] = {}
-    checks: list[LocalCheck] = []
+    checks = check_ties(state)
     for name, p in state.model.named_parameters():
         value = state.parameter(name, tuple(p.shape))
         if value is None:

@@ -27,7 +27,7 @@ class RecordedStep:
     """A step of a run; `before` is the (step, phase) that recorded the parameters it starts from.
 
     `parts` counts the ranks that share a data-parallel index: a product may be cut into as many parts. `experts` are
-    modules with parameters on some data-parallel ranks only: their records belong to the tokens of all ranks.
+    modules with parameters on some data-parallel ranks only, computed from all ranks' tokens. `ties` are other names.
     """
 
     def __init__(self, recorded: RecordedRun, model: nn.Module, step: int) -> None:
@@ -38,7 +38,7 @@ class RecordedStep:
         self.before = at_start if known else recorded.state_before(self.goes_on_from)
         self.parts = recorded.run.capture.world_size // max(len({p[0] for p in recorded.places(step)}), 1)
         self.experts = expert_modules(recorded, model)
-        self._ties = other_names(model)
+        self.ties = other_names(model)
 
     def parameter(
         self, name: str, shape: tuple[int, ...] | None, at: tuple[int, str] | None = None
@@ -171,7 +171,8 @@ class RecordedStep:
         """Return the readings of what a place's backward added to a parameter's gradient."""
         if self.of_expert(name):
             return []
-        each = [self._added(place, one, shape) for one in (name, *self._ties.get(name, ()))]
+        ties = self.ties.get(name.removesuffix(".grad"), ())
+        each = [self._added(place, one, shape) for one in (name, *(f"{tie}.grad" for tie in ties))]
         found = [readings for readings in each if readings]
         if len(found) <= 1:
             return found[0] if found else []

@@ -17,9 +17,12 @@ from tests.reports import (
     around_updates,
     between_ranks,
     computed,
+    cut_documents,
     endings,
     experts,
     flat,
+    in_stages,
+    in_tensor,
     in_turn,
     launched,
     lengths,
@@ -68,6 +71,9 @@ REPORTS: list[Report] = [
     *flat.REPORTS,
     *lengths.REPORTS,
     *computed.REPORTS,
+    *in_tensor.REPORTS,
+    *in_stages.REPORTS,
+    *cut_documents.REPORTS,
 ]
 
 

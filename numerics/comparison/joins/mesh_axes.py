@@ -1,5 +1,7 @@
 """Axes of the mesh: their sizes, and the axis that separates differing ranks from the others."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from numerics.columns import Columns
@@ -64,6 +66,11 @@ def odd_axis(run: Columns, table: RowTable, rows: Ints) -> str | None:
         everything = np.flatnonzero(slot)
         axis = _splits(run, everything, everything[table.status[everything] == Status.DIFFERENT])
     return axis
+
+
+def axis_of_ranks(run: Columns, ranks: Sequence[int]) -> str | None:
+    """Return the axis on which some coordinates hold all these ranks and no others; None without one."""
+    return _splits(run, np.arange(len(run)), np.flatnonzero(np.isin(run["rank"], list(ranks))))
 
 
 def _splits(run: Columns, everyone: Ints, odd: Ints) -> str | None:

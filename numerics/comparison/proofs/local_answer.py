@@ -97,7 +97,8 @@ def _other_loss(case: Case, proof: LocalProof, baseline: LocalProof | None) -> s
     if _declared(case, proof):
         return None
     why = "".join(doubt.sentence for doubt in proof.doubts[:1])
-    other = other_weights(proof, baseline) if case.apart else other_loss(proof, case.baseline, why)
+    beside = case.run, case.baseline, why
+    other = other_weights(proof, baseline) if case.apart else other_loss(proof, *beside)
     return f"{other}; {why}" if other and why and why not in other else other
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from numerics.columns import Columns
 from numerics.comparison.first_divergence import at_row
-from numerics.comparison.joins.mesh_axes import apart_axis, axis_sizes
+from numerics.comparison.joins.mesh_axes import apart_axis, axis_of_ranks, axis_sizes
 from numerics.findings import Divergence
 from numerics.local.judgement import Standing
 from numerics.local.local_check import LocalCheck
@@ -80,7 +80,12 @@ def _axis(run: Columns, wrong: LocalCheck) -> str | None:
     if judged.how == ADDENDS or judged.apart:
         return next((axis for axis in ("tp", "cp") if sizes[axis] > 1), "tp")
     if wrong.check.phase == "reduce" and judged.how:
-        return "dp"
+        several = [axis for axis, size in sizes.items() if size > 1]
+        if wrong.ranks and (apart := axis_of_ranks(run, wrong.ranks)) is not None:
+            return apart
+        if sizes["dp"] > 1:
+            return "dp"
+        return several[0] if wrong.ranks and len(several) == 1 else None
     if judged.factors is not None:
         low, high = judged.factors
         for axis, size in sizes.items():

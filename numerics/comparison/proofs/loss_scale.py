@@ -8,6 +8,7 @@ from typing import Final
 import torch
 
 from numerics.columns import Columns
+from numerics.comparison.proofs.copies_in_norm import copies_in_norm
 from numerics.formats import least_roundoff
 from numerics.local.proof import LocalProof
 from numerics.local.records.recorded import RecordedRun
@@ -44,7 +45,7 @@ class Pair:
         return float((self.mine - self.other).norm() / self.mine.norm().clamp_min(NO_DIVISOR))
 
 
-def other_loss(proof: LocalProof, baseline: Columns | None, why: str = "") -> str | None:
+def other_loss(proof: LocalProof, run: Columns, baseline: Columns | None, why: str = "") -> str | None:
     """Return a sentence where the first step's gradients as a whole are not those of the baseline; None otherwise.
 
     A factor is named only where every element is that many times the baseline's, within roundings: of any two sets of
@@ -59,9 +60,10 @@ def other_loss(proof: LocalProof, baseline: Columns | None, why: str = "") -> st
     step = proof.first_step
     exact = times(pairs, ratio)
     if exact and not times(pairs, 1.0):
+        why = why or _scaled(proof, ratio, copies_in_norm(proof, run, baseline))
         return (
             f"every element of all gradients of step {step} is {ratio:.6g} times the baseline's, though each follows "
-            f"from the recorded gradient of the loss: {why or _scaled(proof, ratio)}"
+            f"from the recorded gradient of the loss: {why}"
         )
     if abs(ratio - 1) <= LOSS_SCALE:
         return None
@@ -124,8 +126,8 @@ def other_weights(proof: LocalProof, baseline: LocalProof | None) -> str | None:
     )
 
 
-def _scaled(proof: LocalProof, ratio: float) -> str:
-    """Return what may make a factor: the run's micro-batches where the factor is their number, else what can."""
+def _scaled(proof: LocalProof, ratio: float, clipped: str = "") -> str:
+    """Return what may make a factor: a number of the run that it is, else a clip that explains it, else what can."""
     count, ranks = proof.undivided
     if count and isclose(ratio, count, rel_tol=_SAME):
         also = f"; or a sum over as many {ranks} is not divided" if ranks else ""
@@ -133,4 +135,4 @@ def _scaled(proof: LocalProof, ratio: float) -> str:
     inverse = [
         name for name, size in proof.sizes.items() if size > 1 and isclose(ratio * size, 1, rel_tol=_SAME)
     ]
-    return _DIVIDED.format(" or ".join(inverse)) if inverse else _SCALED
+    return _DIVIDED.format(" or ".join(inverse)) if inverse else clipped or _SCALED

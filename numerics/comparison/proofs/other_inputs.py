@@ -19,8 +19,11 @@ def other_inputs(run: Columns, baseline: Columns | None) -> str | None:
         return None
     mine, other = RecordedRun(run), RecordedRun(baseline)
     for step in sorted(set(mine.steps) & set(other.steps)):
+        alike = ""
         for name in [name for name in mine.names(step, "forward", "input") if name.startswith("in.")]:
             here, there = _sequences(mine, step, name), _sequences(other, step, name)
+            if here is not None and here == there and len(here) > 1:
+                alike = name  # equal for all sequences would say nothing
             if here is None or there is None or here == there:
                 continue
             if sum(here.values()) != sum(there.values()):
@@ -35,10 +38,12 @@ def other_inputs(run: Columns, baseline: Columns | None) -> str | None:
             count = counterparts([(one,) for one in left], [(one,) for one in rest]).count(-1)
             if not count:
                 continue  # padded to another length
-            return (
-                f"{count} of {sum(here.values())} sequences of {name} in step {step} are not the baseline's: the runs "
-                "were trained on other data, or on another order of documents"
+            some = (
+                f"{count} of {sum(here.values())} sequences of {name} in step {step} are not the baseline's"
             )
+            if alike:
+                return f"{some}, and all of {alike} are: {name} was made otherwise beside the same sequences"
+            return f"{some}: the runs were trained on other data, or on another order of documents"
     return None
 
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from numerics.local.bounds.bounded import known, unit
+from numerics.local.bounds.bounded import known
 from numerics.local.forced_pass import Check
+from numerics.local.gradients.cleared_gradients import cleared_doubts, not_cleared
 from numerics.local.gradients.learned_orders import LearnedOrders
 from numerics.local.gradients.parameter_gradients import (
     Scale,
@@ -26,12 +27,13 @@ from numerics.local.gradients.taken_gradients import (
     through_hooks,
     why_changed,
 )
-from numerics.local.judgement import Judged, Standing, judge, within
+from numerics.local.gradients.tied_copies import lacking_terms
+from numerics.local.judgement import Judged, Standing, judge
 from numerics.local.local_check import Doubt, LocalCheck
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.local.relations import relation
 from numerics.thresholds.comparison import LEAST_FITTED
-from numerics.thresholds.local import FUNCTION_ROUNDINGS, NAMES_TRIED, SCALE_TOLERANCE
+from numerics.thresholds.local import NAMES_TRIED, SCALE_TOLERANCE
 
 
 def check_added(
@@ -119,7 +121,9 @@ def check_gradients(state: RecordedStep, sums: Mapping[str, Sum], into: Reduced)
         )
         return []
     into.doubts += (
-        [] if into.doubts else _without_gradient(state, sums, recorded) + _cleared(state, sums, recorded)
+        []
+        if into.doubts
+        else _without_gradient(state, sums, recorded) + cleared_doubts(state, sums, recorded)
     )
     into.norms[state.step] = float(torch.stack([g.double().norm() for g in recorded.values()]).norm())
     scale = _scale_of(state, sums, recorded)
@@ -159,6 +163,9 @@ def _all_judged(
         if judged.standing == Standing.BEYOND and tried < NAMES_TRIED and not (ranks or judged.format):
             tried += 1
             judged = replace(judged, relation=another_gradient(grad, name, sums, scale))
+            words, ends = ("", ()) if judged.relation else lacking_terms(state, name, grad, sums[name], scale)
+            if words:
+                judged, ranks = replace(judged, how=words, factors=None), ends
         check = Check(f"{name}.grad", name.rpartition(".")[0], "reduce", judged)
         found.append(LocalCheck(state.step, None, check, ranks=ranks))
     return found
@@ -180,23 +187,6 @@ def _without_gradient(
         Doubt(
             f"{lost[0]}{more} gets a gradient from the loss, and none reached the optimiser in any step: frozen",
             "if that is intended, freeze it in the function given by --model as well (`requires_grad_(False)`)",
-        )
-    ]
-
-
-def _cleared(
-    state: RecordedStep, sums: Mapping[str, Sum], recorded: Mapping[str, torch.Tensor]
-) -> list[Doubt]:
-    """Return a doubt where the optimiser steps by zeros alone, and the backwards added finite gradients."""
-    added = [sums[name].total for name in recorded]
-    overflowed = any(not bool(total.isfinite().all()) for total in added)
-    if any(bool(grad.any()) for grad in recorded.values()) or overflowed or not any(map(torch.any, added)):
-        return []
-    return [
-        Doubt(
-            f"the optimiser gets zeros for all gradients in step {state.step}, and the backwards added others: "
-            "they were cleared before the update",
-            "call `zero_grad()` behind `optimizer.step()`, or before the first backward of a step",
         )
     ]
 
@@ -243,7 +233,10 @@ def _explained(
         return found
     words, ranks = factors_by_rank(state, sums)
     if not words:
-        words = _not_cleared(state, sums, recorded, into.scales) or factors_of_shares(recorded, sums, scale)
+        names = [found[n].check.tensor.removesuffix(".grad") for n in wrong]
+        words = not_cleared(state, sums, recorded, into.scales, names) or factors_of_shares(
+            recorded, sums, scale
+        )
     if not words:
         return found
     made = list(found)
@@ -251,37 +244,6 @@ def _explained(
         judged = replace(found[n].check.judged, how=words, factors=None, relation="", lone="")
         made[n] = replace(found[n], check=replace(found[n].check, judged=judged), ranks=ranks)
     return made
-
-
-def _not_cleared(
-    state: RecordedStep,
-    sums: Mapping[str, Sum],
-    recorded: Mapping[str, torch.Tensor],
-    scales: Mapping[int, Scale],
-) -> str:
-    """Return in words that the gradients of the step before are still in this one's; else ""."""
-    before = [s for s in scales if s < state.step]
-    if not before:
-        return ""
-    last, ranks = max(before), len({place[0] for place in state.recorded.places(state.step)})
-    factor = scales[last].factor
-    for held in (1.0, float(ranks)):
-        fits = True
-        for name, grad in recorded.items():
-            old = state.gradient(f"{name}.grad", tuple(grad.shape), state.step - last)
-            if old is None:
-                return ""
-            due = factor * sums[name].total + held * old.double()
-            size = (
-                unit(grad.dtype)
-                * FUNCTION_ROUNDINGS
-                * (abs(factor) * sums[name].size + held * old.double().abs())
-            )
-            error = size + abs(factor) * torch.stack(list(sums[name].error.values())).sum(0)
-            fits = fits and within(due, error, grad).standing != Standing.BEYOND
-        if fits:
-            return f"the gradients of step {last} were not cleared: step {state.step} adds its own to them"
-    return ""
 
 
 def _judged(

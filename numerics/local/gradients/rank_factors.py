@@ -15,8 +15,9 @@ from numerics.local.gradients.learned_orders import LearnedOrders
 from numerics.local.gradients.parameter_gradients import Scale, Sum, judge_gradient, share_held
 from numerics.local.judgement import Judged, Standing, ratio, within
 from numerics.local.recorded_step import RecordedStep
+from numerics.local.records.optimizer_shares import is_share
 from numerics.local.records.recorded import RecordedRun
-from numerics.schema import parse_boxes
+from numerics.schema import parse_boxes, parse_shape
 from numerics.thresholds.comparison import LEAST_FITTED, MAX_FITTED_NUMBERS
 from numerics.thresholds.local import FUNCTION_ROUNDINGS, LEAST_SHARE, SCALE_TOLERANCE
 
@@ -195,7 +196,10 @@ def _pieces(recorded: RecordedRun, rows: Sequence[int], shape: tuple[int, ...]) 
 
         return pick if shape else lambda whole: whole.reshape(-1)
 
-    loose = [row for row in rows if recorded.unplaced(row) and boxes[row] and boxes[row][0].sizes != shape]
+    whole = {row for row in rows if parse_shape(run.name("global_shape", row)) == shape}
+    loose = [row for row in rows if recorded.unplaced(row) and boxes[row] and row not in whole]
+    if any(is_share(run, row) for row in loose):
+        return []
     if not loose:
         return [(row, boxed(row)) for row in rows]
     found: list[tuple[int, Pick]] = []

@@ -10,6 +10,7 @@ import torch
 
 from numerics.columns import Columns
 from numerics.local.bounds.bounded import unit
+from numerics.local.records.optimizer_shares import by_model_rank, is_share
 from numerics.local.records.restored_steps import restored_steps
 from numerics.local.records.sequence_cuts import SequenceCut, cut_of, moved_box, without_gaps
 from numerics.schema import COMPLEX, UNPLACED, Box, parse_boxes, parse_shape
@@ -252,13 +253,13 @@ class RecordedRun:
     def _unplaced(self, rows: Sequence[int], shape: Sequence[int] | None) -> list[Reading]:
         """Return the ways to read plain tensors of ranks that share a data-parallel index: copies, parts, addends."""
         first = min((int(self.run["dp"][row]) for row in rows), default=0)
-        own = [row for row in rows if int(self.run["dp"][row]) == first]
-        by = sorted(own, key=lambda r: tuple(int(self.run[c][r]) for c in ("pp", "cp", "tp", "rank")))
-        parts = []
-        for row in by:
-            part = self._shaped(row)
+        by, parts = [], []
+        for own in by_model_rank(self.run, rows):
+            shared = is_share(self.run, own[0])
+            part = self._pasted(own, batch=False) if shared else self._shaped(own[0])
             if part is None:
                 return []
+            by.append(own[0])
             parts.append(part)
         if shape is None:
             return [Reading(parts[0])] if len(parts) == 1 else []
@@ -270,8 +271,8 @@ class RecordedRun:
             return [summed(parts, ADDENDS), *copies]
         where = int(self.run["step"][by[0]]), (first, int(self.run["micro_batch"][by[0]]))
         cut = self.sequence_cut(*where)
-        held = {int(self.run["rank"][row]): part for row, part in zip(by, parts, strict=True)}
-        joined = None if cut is None else cut.together(held, whole)
+        pieces = {int(self.run["rank"][row]): part for row, part in zip(by, parts, strict=True)}
+        joined = None if cut is None else cut.together(pieces, whole)
         cut_alike = [] if joined is None else [Reading(joined, "parts as the inputs are cut")]
         return cut_alike + [
             Reading(torch.cat(parts, d), f"parts along dimension {d}")

@@ -6,12 +6,12 @@ from numerics.local.records.recorded import RecordedRun
 
 
 def other_names(model: nn.Module) -> dict[str, list[str]]:
-    """Return the other names of tied parameters' gradients, under which stages of a pipeline hold copies of them."""
+    """Return the other names of tied parameters, under which stages of a pipeline hold copies of them."""
     first = {p: name for name, p in model.named_parameters()}
     found: dict[str, list[str]] = {}
     for name, p in model.named_parameters(remove_duplicate=False):
         if first[p] != name:
-            found.setdefault(f"{first[p]}.grad", []).append(f"{name}.grad")
+            found.setdefault(first[p], []).append(name)
     return found
 
 

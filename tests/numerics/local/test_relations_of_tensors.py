@@ -99,6 +99,7 @@ class Gradients:
 
     def __init__(self, held):
         self.step, self.recorded, self.held, self.model = 0, self, held, torch.nn.Module()
+        self.ties = {}
         self.steps = [0]
 
     def parameter(self, _name, _shape):
