@@ -14,7 +14,7 @@ from tests.shapes.fsdp import Sharded
 from tests.slowrank.jobs import grid, job
 from tracekit.analysis.slowrank.opened import opened
 from tracekit.ingest import load
-from tracekit.step_graph.statistics import median_of_others
+from tracekit.step_graph.statistics import usual_of_others
 
 MESH = grid(tp=2, dp=10)
 LOADS = frozenset(rank for rank in MESH.coordinates if MESH.coords(rank)["tp"] == 0)
@@ -49,7 +49,7 @@ def adds_up(case):
     """The factors and the typical time of the peers without their factors are the own time."""
     own = case.steps.own
     parts = factors(case)
-    usual = median_of_others(own - sum(parts[:-1]), case.stages)
+    usual = usual_of_others(own - sum(parts[:-1]), case.stages)
     known = np.isfinite(own) & np.isfinite(usual) & np.isfinite(parts[-1])
     assert known.any()
     np.testing.assert_allclose(sum(parts)[known] + usual[known], own[known], rtol=1e-12, atol=1e-3)

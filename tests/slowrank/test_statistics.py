@@ -17,9 +17,11 @@ from tracekit.step_graph.statistics import (
     confidence,
     errors_of_chance,
     excess,
+    lower_level,
     median_of_others,
     spread,
     spread_of_others,
+    usual_of_others,
 )
 from tracekit.thresholds.slowrank import Z_LIMIT
 
@@ -31,6 +33,29 @@ def test_peers_are_the_others_of_the_group_only():
     found = median_of_others(values, [np.array([0, 1]), np.array([2, 3]), np.array([4])])
     assert found[:4, 0].tolist() == [2.0, 1.0, 40.0, 30.0]
     assert np.isnan(found[4, 0])
+
+
+@pytest.mark.parametrize("above", range(1, 7))
+def test_lower_of_two_levels_is_usual(above):
+    values = 100.0 + np.random.default_rng(above).normal(size=(8, 6))
+    values[:above] += 20.0
+    assert lower_level(values).tolist() == [False] * above + [True] * (8 - above)
+    usual = usual_of_others(values, [np.arange(8)])
+    assert usual == pytest.approx(np.full((8, 6), 100.0), abs=3.0)
+    assert excess(values, [np.arange(8)], 0.1).mean[:above] == pytest.approx(np.full(above, 20.0), abs=2.0)
+
+
+def test_one_quick_row_shows_no_usual_level():
+    values = 100.0 + np.random.default_rng(1).normal(size=(5, 6))
+    values[3] -= 20.0
+    assert np.flatnonzero(lower_level(values)).tolist() == [3]
+    assert np.array_equal(usual_of_others(values, [np.arange(5)]), median_of_others(values, [np.arange(5)]))
+
+
+def test_chance_makes_no_levels():
+    random = np.random.default_rng(2)
+    split = [lower_level(random.normal(size=(8, 6))).all() for _ in range(200)]
+    assert np.mean(split) > 0.98
 
 
 def test_unknown_peers_are_left_out_not_zero():

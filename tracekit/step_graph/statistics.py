@@ -1,6 +1,6 @@
 """Robust statistics: the median of the others, the spread of noise, and how significant an excess is."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import erfc, inf, lgamma, log, log1p, sqrt
@@ -9,13 +9,12 @@ from typing import Final
 
 import numpy as np
 
+from tracekit.steps.medians import median_by_column, of_rows
 from tracekit.thresholds.slowrank import COLUMN_NOISE_FROM, MOST_CONFIDENCE, Z_LIMIT
-from tracekit.units import F64, I64
+from tracekit.units import F64, I64, Mask
 
 MAD_TO_SIGMA: Final = 1.4826
 """Standard deviation of a normal distribution over its median absolute deviation: 1 / Φ⁻¹(3/4)."""
-QUARTER_OF_SIGMA: Final = 0.3186
-"""The absolute value that a quarter of normal values stay below, over their standard deviation: Φ⁻¹(5/8)."""
 MEDIAN_OF_SPACINGS: Final = log(2)
 """The median of exponential values over their mean: spacings of values in order are exponential."""
 NORMAL_95: Final = 1.96
@@ -44,10 +43,40 @@ def median_of_others(values: F64, groups: list[I64]) -> F64:
     """
     result = np.full(values.shape, np.nan)
     for rows in groups:
-        if len(rows) < 2:
-            continue
-        result[rows] = _median_without_each(values[rows])
+        if len(rows) > 1:
+            result[rows] = _median_without_each(values[rows])
     return result
+
+
+def usual_of_others(values: F64, groups: list[I64]) -> F64:
+    """Return for each row what the others of its group usually need, as `median_of_others` of equal work by design.
+
+    On two levels the median of the others on the lower one, if two rows or more: a single one may have less to do.
+    """
+    result = median_of_others(values, groups)
+    for rows in groups:
+        usual = lower_level(values[rows])
+        if 1 < usual.sum() < len(rows):
+            result[rows[usual]] = _median_without_each(values[rows[usual]])
+            result[rows[~usual]] = median_by_column(values[rows[usual]])
+    return result
+
+
+def lower_level(values: F64) -> Mask:
+    """Return the rows of `values` (rows × columns, ns) on the lower of two levels of their means; all on one level.
+
+    Delays only add: of two levels that are apart by more than the noise within them explains, the lower one is usual,
+    however many rows lie on the other. Two rows show no noise between them.
+    """
+    off = values - median_by_column(values)
+    mean = of_rows(np.nanmean, off)
+    known = np.sort(mean[np.isfinite(mean)])
+    if len(known) < 2:
+        return np.ones(len(values), bool)
+    place, columns = _split(known), np.isfinite(off).sum() / len(known)
+    noise = max(_noise_of([known]) or 0.0, (_noise_of(off) or 0.0) / np.sqrt(columns))
+    apart = known[place] - known[place - 1] > Z_LIMIT * noise
+    return np.asarray(mean < known[place] if apart else np.ones(len(values), bool))
 
 
 def _median_without_each(block: F64) -> F64:
@@ -89,16 +118,6 @@ def spread(values: F64) -> float:
     """Return the robust standard deviation of all finite entries, from their median absolute deviation; 0 if none."""
     flat = values[np.isfinite(values)]
     return float(MAD_TO_SIGMA * np.median(np.abs(flat - np.median(flat)))) if len(flat) else 0.0
-
-
-def quiet_spread(values: F64) -> float:
-    """Return the standard deviation of the finite entries about 0, from the quietest quarter of them; 0 if none.
-
-    Unlike `spread`, it holds where half of the entries or more are outliers: one of two hosts that stalls in every
-    second step, and its peers, which are then early by as much.
-    """
-    flat = np.abs(values[np.isfinite(values)])
-    return float(np.quantile(flat, 0.25) / QUARTER_OF_SIGMA) if len(flat) else 0.0
 
 
 def spacing_noise(values: F64, groups: list[I64]) -> float:
@@ -169,17 +188,20 @@ class Levels:
     edge: F64
 
 
-def levels(values: F64, groups: list[I64], floor: float, *, past: bool = True) -> Levels:
+def levels(values: F64, groups: list[I64], floor: float) -> Levels:
     """Return the levels of `values` (rows × columns, ns): delays only add, so that the lower of two is the usual one.
 
-    A row is compared with its peers in the same column and, with `past`, with itself in the others, so that it does not
+    A row is compared with itself in other columns, and then with its peers in the same column, so that it does not
     matter how many of either are delayed. `floor` (ns) is the least delay.
     """
-    least = max(Z_LIMIT * spacing_noise(values, groups), floor)
-    row = np.zeros((len(values), 1))
-    if past:
-        row = low((values - _low_of_groups(values, groups, least)[0]).T, least)[0][:, None]
+    least = least_delay(values, groups, floor)
+    row = low((values - _low_of_groups(values, groups, least)[0]).T, least)[0][:, None]
     return Levels(row, *_low_of_groups(values - row, groups, least))
+
+
+def least_delay(values: F64, groups: list[I64], floor: float) -> float:
+    """Return the least by which entries of `values` (rows × columns, ns) are delayed, not noisy: `floor` or more."""
+    return max(Z_LIMIT * spacing_noise(values, groups), floor)
 
 
 def _low_of_groups(values: F64, groups: list[I64], least: float) -> tuple[F64, float, F64]:
@@ -201,13 +223,17 @@ def low(values: F64, least: float) -> tuple[F64, F64]:
     known = np.isfinite(values).sum(axis=0)
     count = np.where(jump.any(axis=0), jump.argmax(axis=0) + 1, known) if len(jump) else known
     below = np.where(np.arange(len(values))[:, None] < count, ascending, np.nan)
-    middle = [np.nanmedian(column) if np.isfinite(column).any() else np.nan for column in below.T]
-    largest = [np.nanmax(column) if np.isfinite(column).any() else np.nan for column in below.T]
-    return np.array(middle), np.array(largest)
+    return median_by_column(below), np.fmax.reduce(below, axis=0)
 
 
-def excess(values: F64, groups: list[I64], floor: float, named: F64 | float = 0.0) -> Excess:
-    """Return the excess of every row over its peers, and its significance against the noise pooled over all rows.
+Peers = Callable[[F64, list[I64]], F64]
+"""Returns what the others of the group of each row need, column by column."""
+
+
+def excess(
+    values: F64, groups: list[I64], floor: float, named: F64 | float = 0.0, *, peers: Peers = usual_of_others
+) -> Excess:
+    """Return the excess of every row over its `peers`, and its significance against the noise pooled over all rows.
 
     `values` are rows × columns in ns. The noise is each entry's deviation from its own row's median, so that persistent
     differences between rows do not count as noise; `floor` (ns) is the least noise, without which trifles would be
@@ -215,7 +241,7 @@ def excess(values: F64, groups: list[I64], floor: float, named: F64 | float = 0.
     all of them wait for their loaders, has the noise of that column. What is `named` (of the shape of `values`, ns) has
     a known cause: it is excess, but neither noise nor what peers usually need.
     """
-    difference = values - median_of_others(values - named, groups)
+    difference = values - peers(values - named, groups)
     chance = difference - named
     columns = np.isfinite(difference).sum(axis=1)
     mean = np.array([np.nanmean(d) if n else np.nan for d, n in zip(difference, columns, strict=True)])

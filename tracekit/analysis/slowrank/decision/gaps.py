@@ -16,11 +16,11 @@ from tracekit.analysis.slowrank.answers.late_hosts import (
     ranks_leave_late,
     same_ranks_stall_at_times,
 )
-from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence, Gap
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     compared_little,
     more_steps,
+    quick_alone,
     unread,
     what_would_decide,
     whole_steps,
@@ -36,6 +36,7 @@ from tracekit.analysis.slowrank.gaps.lone_transfers import (
 from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import unexplained_ns
 from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_bounds
+from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_ranks, varies_ns
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import varied_ns
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, link_end, suspect_of
@@ -47,7 +48,7 @@ from tracekit.thresholds.slowrank import (
     RANKS_LISTED,
     SOLE_GROUP_SHARE,
 )
-from tracekit.units import I64, ms
+from tracekit.units import ms
 
 
 def unseen_ranks(e: Evidence) -> Iterator[Gap]:
@@ -225,11 +226,11 @@ def lone_ranks_vary(e: Evidence) -> Iterator[Gap]:
 
     Uneven data and an intermittently slow device look alike there; steps that take equally long hide neither.
     """
-    case, rows = e.case, _lone_ranks(e.case)
-    lost = _varies_ns(case, rows) if len(rows) else 0.0
+    case, rows = e.case, lone_ranks(e.case)
+    lost = varies_ns(case, rows) if len(rows) else 0.0
     if lost < e.least:
         return
-    alone = {int(row): _varies_ns(case, np.array([row])) for row in rows}
+    alone = {int(row): varies_ns(case, np.array([row])) for row in rows}
     what = (
         f"{ranks_in_words([case.steps.ranks[row] for row in rows])} do work that no other rank does, and would save "
         f"{ms(lost):.1f} ms of {ms(case.step_ns):.1f} ms a step if every step were as quick as their quickest: uneven "
@@ -248,18 +249,17 @@ _REPEAT: Final = (
 )
 
 
-def _lone_ranks(case: Case) -> I64:
-    """The rows of GPU ranks that recorded several steps and have no peer in any of them."""
-    alone = ~np.isfinite(case.found.mean) & (np.isfinite(case.steps.own).sum(axis=1) > 1)
-    on_gpu = [case.ops.per_rank[rank].on_gpu for rank in case.steps.ranks]
-    return np.flatnonzero(alone & on_gpu)
-
-
-def _varies_ns(case: Case, rows: I64) -> float:
-    """What a step saves if each of `rows` works in every step as in its quickest one, ns."""
-    target = case.steps.own.copy()
-    target[rows] = np.minimum(target[rows], np.nanmin(target[rows], axis=1, keepdims=True))
-    return max(case.model.recorded_ns - case.model.step_ns(target), 0.0)
+def one_rank_is_quick(e: Evidence) -> Iterator[Gap]:
+    """One rank works shorter than all its peers, which work alike: it has less to do, or all of them are slow."""
+    case = e.case
+    for row, saved in quick_alone(case):
+        peers = np.setdiff1d(case.stage_of(row), row).tolist()
+        what = (
+            f"rank {case.steps.ranks[row]} works {ms(-case.found.mean[row]):.1f} ms a step shorter than its "
+            f"{len(peers)} peers, which work alike: it has less to do, or all of them are slow"
+        )
+        slow = (suspect_of(case, r, Price.up_to(saved), 0.0, "unknown", ()) for r in peers[:RANKS_LISTED])
+        yield Gap(what, saved, _REPEAT, tuple(slow))
 
 
 GAPS: Final[tuple[Callable[[Evidence], Iterator[Gap]], ...]] = (
@@ -279,6 +279,7 @@ GAPS: Final[tuple[Callable[[Evidence], Iterator[Gap]], ...]] = (
     data_may_cost,
     work_varies,
     lone_ranks_vary,
+    one_rank_is_quick,
 )
 
 

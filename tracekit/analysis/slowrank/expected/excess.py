@@ -17,8 +17,7 @@ from tracekit.step_graph.statistics import (
     errors_of_chance,
     excess,
     levels,
-    median_of_others,
-    quiet_spread,
+    usual_of_others,
 )
 from tracekit.steps.features import Features, read_features
 from tracekit.steps.medians import sampled
@@ -36,7 +35,6 @@ from tracekit.thresholds.slowrank import (
     ONE_STEP_P,
     RANKS_SAMPLED,
     STEP_PARTS,
-    Z_LIMIT,
 )
 from tracekit.timing.measured import Measured, Rows
 from tracekit.units import F64, I64, Mask
@@ -47,7 +45,7 @@ def typical(own: F64, groups: Rows) -> F64:
 
     `own` and the result are ranks × steps, ns; `groups` are the rows of ranks that do the same work.
     """
-    peers = median_of_others(own, groups)
+    peers = usual_of_others(own, groups)
     return np.where(np.isfinite(peers), peers, own)
 
 
@@ -235,23 +233,13 @@ def _features(run: Measured, row: int) -> Features | None:
 
 
 def outliers(own: F64, groups: Rows, step_ns: float) -> F64:
-    """The delays in `own` times (ranks × steps, ns), 0 elsewhere: beyond the quick peers of a rank in that step.
+    """The delays in `own` times (ranks × steps, ns), 0 elsewhere: beyond the usual `levels` of each rank and each step.
 
-    Where these are not distributed as if by chance, beyond the median of its peers, or what it needs in its other
-    steps. A delay exceeds Z_LIMIT times the noise, and LITTLE_SHARE of the step. `groups` hold ranks of the same work.
+    A delay exceeds LITTLE_SHARE of the step. `groups` hold ranks of the same work.
     """
-    floor = LITTLE_SHARE * step_ns
-    quick, past = (levels(own, groups, floor, past=both) for both in (False, True))
-    beyond = own - median_of_others(own, groups)
-    for over, late in (
-        (own - quick.column, own > quick.edge),
-        (beyond, beyond > max(Z_LIMIT * quiet_spread(beyond), floor)),
-        (own - past.row - past.column, own - past.row > past.edge),
-    ):
-        found = np.asarray(np.where(late, over, 0.0), np.float64)
-        if scattered(found):
-            break
-    return found
+    usual = levels(own, groups, LITTLE_SHARE * step_ns)
+    late = own - usual.row > usual.edge
+    return np.asarray(np.where(late, own - usual.row - usual.column, 0.0), np.float64)
 
 
 def scattered(over: F64) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.expected.contention import spun_longer, stretched
 from tracekit.analysis.slowrank.expected.excess import rank_excess, recurs
-from tracekit.step_graph.statistics import MAD_TO_SIGMA, Excess, excess, median_of_others, spread
+from tracekit.step_graph.statistics import MAD_TO_SIGMA, Excess, excess, spread, usual_of_others
 from tracekit.steps.dealt_tokens import Dealt, dealt_tokens
 from tracekit.steps.host_need import paced_compute
 from tracekit.steps.medians import median_by_column, sampled
@@ -176,7 +176,7 @@ def _of_one_part(
     if not (by_compute | by_idle).any():
         return met
     beyond = run.steps.own - met.told
-    beyond = beyond - median_of_others(beyond, run.stages)
+    beyond = beyond - usual_of_others(beyond, run.stages)
     part = np.where(by_idle[:, None], idling.value, computing.value)
     chance = np.where((by_compute | by_idle)[:, None], np.nan_to_num(beyond - part), 0.0)
     return replace(

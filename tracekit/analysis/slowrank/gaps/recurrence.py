@@ -19,7 +19,7 @@ from tracekit.analysis.slowrank.hypotheses.suspect_work import (
     stalled_often,
 )
 from tracekit.analysis.slowrank.wording import ranks_in_words
-from tracekit.step_graph.statistics import median_of_others
+from tracekit.step_graph.statistics import usual_of_others
 from tracekit.steps.medians import median_by_column
 from tracekit.steps.step_kernels import kernels_in_steps, longest_beyond
 from tracekit.thresholds.slowrank import (
@@ -201,7 +201,7 @@ def _computes_longer(case: Case, found: OneStep) -> bool:
     if not case.ops.per_rank[case.steps.ranks[found.row]].on_gpu:
         return False
     computed = case.computed
-    over = (computed - median_of_others(computed, case.stages))[found.row, found.column]
+    over = (computed - usual_of_others(computed, case.stages))[found.row, found.column]
     return bool(over >= MAJORITY * case.found.value[found.row, found.column])
 
 

@@ -46,19 +46,13 @@ def price(case: Case, found: Hypothesis) -> float:
 
 
 def _as_one(case: Case, rows: I64) -> bool:
-    """Whether all of `rows` exceed their peers by a similar amount, are the minority, and exceed every peer by far."""
+    """Whether all of `rows` exceed their peers by a similar amount, and every other rank of their stages by far."""
     excess = np.nan_to_num(case.found.mean)
     least = float(excess[rows].min())
     if len(rows) < 2 or least < MAJORITY * float(excess[rows].max()):
         return False
-    for stage in case.stages:
-        others = np.setdiff1d(stage, rows)
-        few = len(stage) - len(others) <= MAJORITY * len(stage)
-        if len(others) < len(stage) and not (
-            few and least > CLEARLY_MORE * float(np.abs(excess[others]).max())
-        ):
-            return False
-    return True
+    others = [np.setdiff1d(stage, rows) for stage in case.stages if np.isin(stage, rows).any()]
+    return all(len(rest) and least > CLEARLY_MORE * float(np.abs(excess[rest]).max()) for rest in others)
 
 
 def slow_ranks(case: Case) -> Hypothesis | None:

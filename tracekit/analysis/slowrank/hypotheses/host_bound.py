@@ -14,7 +14,7 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.step_graph.rank_timeline import Cuts
 from tracekit.step_graph.replay import StepModel
-from tracekit.step_graph.statistics import excess, levels, low, spread
+from tracekit.step_graph.statistics import excess, least_delay, low, spread
 from tracekit.steps.medians import median_by_column, of_rows
 from tracekit.steps.steps import idle_within, tails_of
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, KIND_RATIO, LITTLE_SHARE, Z_LIMIT
@@ -73,7 +73,7 @@ def typical_host_saves_ns(case: Case, stalled: F64 | float = 0.0) -> float:
     needs = case.host_needs
     if not np.isfinite(needs).any():
         return np.inf
-    least = levels(needs, case.stages, LITTLE_SHARE * case.step_ns, past=False).least
+    least = least_delay(needs, case.stages, LITTLE_SHARE * case.step_ns)
     usual = needs - np.clip(needs - low(needs.T, least)[0][:, None], 0.0, stalled)
     wall = float(np.nanmean(np.nanmean(case.steps.wall, axis=0)))
     return max(wall - float(np.nanmedian(usual)), 0.0)

@@ -36,7 +36,7 @@ from tracekit.thresholds.slowrank import (
     STAGE_TELLING_PEERS,
     USUAL_VARIATION,
 )
-from tracekit.units import F64
+from tracekit.units import F64, I64
 
 
 @dataclass(frozen=True)
@@ -225,5 +225,19 @@ def _at_begins(case: Case, row: int) -> F64:
 
 def _significance(case: Case, spent: F64, row: int) -> float:
     """The standard errors by which the rank in `row` spends more time (ranks × steps, ns) than the others."""
-    found = excess(spent, [np.arange(len(spent))], NOISE_FLOOR * case.step_ns)
+    found = excess(spent, [np.arange(len(spent))], NOISE_FLOOR * case.step_ns, peers=median_of_others)
     return float(np.nan_to_num(found.z[row]))
+
+
+def lone_ranks(case: Case) -> I64:
+    """Return the rows of GPU ranks that recorded several steps and have no peer in any of them."""
+    alone = ~np.isfinite(case.found.mean) & (np.isfinite(case.steps.own).sum(axis=1) > 1)
+    on_gpu = [case.ops.per_rank[rank].on_gpu for rank in case.steps.ranks]
+    return np.flatnonzero(alone & on_gpu)
+
+
+def varies_ns(case: Case, rows: I64) -> float:
+    """Return what a step saves if each of `rows` works in every step as in its quickest one, ns."""
+    target = case.steps.own.copy()
+    target[rows] = np.minimum(target[rows], np.nanmin(target[rows], axis=1, keepdims=True))
+    return max(case.model.recorded_ns - case.model.step_ns(target), 0.0)

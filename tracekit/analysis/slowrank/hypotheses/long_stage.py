@@ -20,7 +20,7 @@ from tracekit.analysis.slowrank.hypotheses.excess_parts import paused_hosts
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns, without_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, launches_alike
 from tracekit.analysis.slowrank.price import Price, saved_by
-from tracekit.step_graph.statistics import confidence, excess, median_of_others
+from tracekit.step_graph.statistics import Excess, confidence, excess, median_of_others
 from tracekit.steps.host_need import launch_pace
 from tracekit.steps.medians import median_by_column
 from tracekit.thresholds.slowrank import (
@@ -154,6 +154,11 @@ def _idle(case: Case, stage: LongStage) -> LongStage:
     return replace(stage, idle=True, hosts_alike=as_fast, paused=paused, by_design=design)
 
 
+def _beyond(levels: F64, case: Case) -> Excess:
+    """The excess of stages, with levels that differ by design, over the median of the others."""
+    return excess(levels, [np.arange(len(levels))], NOISE_FLOOR * case.step_ns, peers=median_of_others)
+
+
 def _longest(case: Case, spent: F64, *, proven: bool = True) -> list[_Longer]:
     """The longest stage, and further stages of a similar excess; empty where chance explains the longest.
 
@@ -162,10 +167,10 @@ def _longest(case: Case, spent: F64, *, proven: bool = True) -> list[_Longer]:
     groups = _seen(case)
     if len(groups) < 2:
         return []
-    found = excess(_levels(case, spent), [np.arange(len(groups))], NOISE_FLOOR * case.step_ns)
+    found = _beyond(_levels(case, spent), case)
     longer = any(confidence(z, len(found.z)) > 1.0 - CHANCE for z in np.nan_to_num(found.z).tolist())
     if longer and (added := _contention(case)).any():  # kernels are read only then
-        found = excess(_levels(case, spent) - added, [np.arange(len(groups))], NOISE_FLOOR * case.step_ns)
+        found = _beyond(_levels(case, spent) - added, case)
     if not np.isfinite(found.mean).any():
         return []
     surely = [z > Z_LIMIT if proven else confidence(z, len(groups)) > 1.0 - CHANCE for z in found.z.tolist()]

@@ -1,0 +1,75 @@
+"""However many ranks are slow, those that are quickest together show what is usual."""
+
+import numpy as np
+import pytest
+
+from tests.slowrank.hosts import host_bound
+from tests.slowrank.jobs import grid, job
+from tests.slowrank.turns import delayed
+from tracekit.analysis.slowrank.analyse import analyse
+
+MESHES = [grid(dp=8), grid(tp=2, dp=4), grid(tp=4, dp=2)]
+
+
+def calm(tmp_path, mesh):
+    (tmp_path / "calm").mkdir()
+    return analyse(job(tmp_path / "calm", mesh)).what_if.step_ms
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=["dp", "tp2", "tp4"])
+@pytest.mark.parametrize("slow", [3, 4, 5, 6])
+def test_slow_devices_are_named_however_many(tmp_path, mesh, slow):
+    usual = calm(tmp_path, mesh)
+    found = analyse(job(tmp_path, mesh, slow=dict.fromkeys(range(slow), 1.3)))
+    assert (found.verdict, found.cause) == ("slow_rank", "gpu_compute")
+    assert sorted(s.rank for s in found.suspects) == list(range(slow))
+    assert found.what_if.without_suspects_ms == pytest.approx(usual, rel=0.02)
+
+
+def test_most_of_a_stage_are_no_long_stage(tmp_path):
+    found = analyse(job(tmp_path, grid(pp=2, dp=8), slow=dict.fromkeys((1, 3, 5, 7, 9), 1.3)))
+    assert (found.verdict, sorted(s.rank for s in found.suspects)) == ("slow_rank", [1, 3, 5, 7, 9])
+
+
+@pytest.mark.parametrize("slow", [2, 5, 6])
+def test_slow_hosts_are_named_however_many(tmp_path, slow):
+    run, step_ms = host_bound(tmp_path, pace=lambda rank: 3.0 if rank < slow else 1.0)
+    found = analyse(run)
+    assert (found.verdict, found.cause) == ("slow_rank", "cpu_launch")
+    assert {s.rank for s in found.suspects} <= set(range(slow))
+    assert found.what_if.without_suspects_ms < 0.5 * step_ms
+
+
+@pytest.mark.parametrize("slow", [3, 5, 6])
+def test_late_loaders_are_named_however_many(tmp_path, slow):
+    run, _ = delayed(tmp_path, 8, dict.fromkeys(range(6), range(slow)), "loader")
+    found = analyse(run)
+    assert (found.verdict, found.cause) == ("slow_rank", "dataloader")
+    assert sorted(s.rank for s in found.suspects) == list(range(slow))
+
+
+def test_a_slower_rank_beside_most_is_named_first(tmp_path):
+    found = analyse(job(tmp_path, grid(dp=8), slow=dict.fromkeys(range(5), 1.2) | {7: 1.5}))
+    assert found.verdict == "slow_rank"
+    assert found.suspects[0].rank == 7
+    assert {s.rank for s in found.suspects} <= {0, 1, 2, 3, 4, 7}
+
+
+@pytest.mark.parametrize("world", [4, 8])
+def test_one_quick_rank_leaves_the_job_open(tmp_path, world):
+    """It has less to do, or all others are slow: the recording does not show which."""
+    found = analyse(job(tmp_path, grid(dp=world), slow={2: 0.8}))
+    assert (found.verdict, found.suspects) == ("inconclusive", ())
+    assert "rank 2 works" in found.reason
+    assert "all of them are slow" in found.reason
+    assert {c.rank for c in found.candidates} <= set(range(world)) - {2}
+    assert "slow device" in found.to_decide
+
+
+@pytest.mark.parametrize("mesh", [*MESHES, grid(pp=2, dp=8)], ids=["dp", "tp2", "tp4", "pp"])
+@pytest.mark.parametrize("seed", range(3))
+def test_devices_that_differ_by_chance_are_healthy(tmp_path, mesh, seed):
+    ranks = len(mesh.coordinates)
+    speed = 1.0 + 0.01 * np.random.default_rng(seed).normal(size=ranks)
+    found = analyse(job(tmp_path, mesh, slow=dict(enumerate(speed.tolist()))))
+    assert found.verdict == "healthy"
