@@ -12,7 +12,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided, in_the_only_step, undecided
-from tracekit.analysis.slowrank.gaps.lone_transfers import LoneTransfers, could_hide_ns, lone_transfers
+from tracekit.analysis.slowrank.gaps.lone_transfers import LoneTransfers, could_hide, lone_transfers
 from tracekit.analysis.slowrank.gaps.recurrence import (
     OneStep,
     costs_in_others,
@@ -30,12 +30,12 @@ from tracekit.analysis.slowrank.hypotheses.candidates import (
     usual_of,
 )
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import uneven_data, uneven_tokens
-from tracekit.analysis.slowrank.hypotheses.link_cure import without_link
+from tracekit.analysis.slowrank.hypotheses.link_cure import SlowLink, without_link
 from tracekit.analysis.slowrank.hypotheses.loading_role import Role, role_of_stage, role_of_tensor_groups
 from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault, lone_accident, lone_faults
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage, long_stage
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, moving_stalls, moving_work
-from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink, slow_link
+from tracekit.analysis.slowrank.hypotheses.slow_link import slow_link
 from tracekit.analysis.slowrank.price import Price, link_doubt_ns, rank_doubt_ns, stage_doubt_ns
 from tracekit.analysis.slowrank.suspects import explain_rank
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
@@ -211,10 +211,10 @@ class Evidence:
         return self.once is not None and not others_prove_health(self.case, self.once)
 
     @cached_property
-    def unproven(self) -> list[tuple[LoneTransfers, float]]:
+    def unproven(self) -> list[tuple[LoneTransfers, Price]]:
         """The transfers without recorded peers that could hide the threshold, each with what it could."""
-        found = [(one, could_hide_ns(self.case, one)) for one in lone_transfers(self.case)]
-        return [(one, hidden) for one, hidden in found if hidden >= self.least]
+        found = [(one, could_hide(self.case, one)) for one in lone_transfers(self.case)]
+        return [(one, hidden) for one, hidden in found if hidden.high >= self.least]
 
     @property
     def peerless(self) -> list[LoneTransfers]:

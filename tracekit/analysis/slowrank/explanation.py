@@ -107,7 +107,7 @@ def _others(measured: Evidence, answer: Answer) -> Iterator[Considered]:
         yield _considered(case, answer, "rank", subject, (case.steps.ranks[lone.row],), price, z=lone.z)
     if link is not None:
         subject = (
-            f"transfers at {ranks_in_words(link.ranks)} take {link.ratio:.1f} times as long as their peers'"
+            f"transfers at {ranks_in_words(link.ranks)} take {link.ratio:.1f} times as long as {link.than}"
         )
         named = answer.verdict == "slow_link"
         yield _considered(case, answer, "link", subject, link.ranks, link.price, z=link.z, named=named)

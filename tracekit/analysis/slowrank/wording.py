@@ -78,6 +78,6 @@ def one_each(mesh: Mesh, recorded: Collection[int], lacking: Collection[int]) ->
     return () if first is None else tuple(rank for rank in mesh.counterparts(first) if rank in wanted)
 
 
-def slow_transfers(ranks: Sequence[int], ratio: float) -> str:
-    """Return the clause that transfers of `ranks` take `ratio` times as long as their peers' transfers."""
-    return f"transfers of {ranks_in_words(ranks)} take {ratio:.1f} times as long as their peers'"
+def slow_transfers(ranks: Sequence[int], ratio: float, than: str) -> str:
+    """Return the clause that transfers of `ranks` take `ratio` times as long as `than`."""
+    return f"transfers of {ranks_in_words(ranks)} take {ratio:.1f} times as long as {than}"

@@ -32,10 +32,9 @@ from tracekit.analysis.slowrank.hypotheses.candidates import (
     typical_without,
 )
 from tracekit.analysis.slowrank.hypotheses.excess_parts import may_be_pace
-from tracekit.analysis.slowrank.hypotheses.link_cure import carried_ns
+from tracekit.analysis.slowrank.hypotheses.link_cure import SlowLink, carried_ns
 from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
-from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink
 from tracekit.analysis.slowrank.hypotheses.suspect_work import dealt_to_its_replica, only_attention
 from tracekit.analysis.slowrank.price import (
     NOT_EXACT,
@@ -231,11 +230,12 @@ def least_proven(case: Case, found: _Found) -> _Found:
 def blame_link(case: Case, link: SlowLink) -> Answer:
     """The answer that blames a slow link and names its ranks."""
     (row,) = CAUSES[NETWORK].signs[0].rows
-    evidence = (Evidence(row.what, ms(link.slow_ns), ms(link.peers_ns), "ms"),)
+    peers = None if link.peers_ns is None else ms(link.peers_ns)
+    evidence = (Evidence(row.what, ms(link.slow_ns), peers, "ms"),)
     price = link.price.widened(link_doubt_ns(case, link.price.best, link.z))
     suspects = link_suspects(case, link, price, evidence)
     named = ", ".join(str(s.rank) for s in suspects)
-    took = f"transfers of rank {named} take {link.ratio:.1f} times as long as their peers'"
+    took = f"transfers of rank {named} take {link.ratio:.1f} times as long as {link.than}"
     reason, gain = f"{took} although all members arrived in time", link.price.best
     answer = blame(case, reason, suspects, gain, "slow_link", NETWORK)
     return replace(answer, slow_channels=link.channels)
@@ -250,7 +250,7 @@ def blame_both(case: Case, ranks: Answer, link: SlowLink, price: Price, alone: t
     gain = alone[0].best + price.best
     reason = (
         f"{first_in_words([s.rank for s in ranks.suspects])} worked longer than its peers, and transfers of "
-        f"{ranks_in_words(link.ranks)} take {link.ratio:.1f} times as long as their peers'; each hides the other: both "
+        f"{ranks_in_words(link.ranks)} take {link.ratio:.1f} times as long as {link.than}; each hides the other: both "
         f"cures save {ms(gain):.1f} ms of {ms(case.step_ns):.1f} ms a step, and either alone {ms(each):.1f} ms or less"
     )
     low = ms(alone[0].low)
@@ -263,7 +263,7 @@ def leave_link_open(case: Case, link: SlowLink) -> Answer:
     near = link.price.high < MIN_LOST_SHARE * case.step_ns
     high = may_cost_ns(link.price.high, link.late) if near else link.price.high
     reason = (
-        f"{slow_transfers(link.ranks, link.ratio)}; the others lose between {ms(link.price.low):.1f} and "
+        f"{slow_transfers(link.ranks, link.ratio, link.than)}; the others lose between {ms(link.price.low):.1f} and "
         f"{ms(high):.1f} ms of {ms(case.step_ns):.1f} ms a step by it, because "
     )
     matched = case.coverage.matched

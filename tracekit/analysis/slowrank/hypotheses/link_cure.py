@@ -8,18 +8,84 @@ the two kernels that carry it.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.like_transfers import message_of
+from tracekit.analysis.slowrank.expected.like_transfers import message_of, sized, slowest_by_design_ns
+from tracekit.analysis.slowrank.expected.nodes import nvlink_gb_s
 from tracekit.analysis.slowrank.hypotheses.candidates import typical_without, usual_of
-from tracekit.analysis.slowrank.price import Price
+from tracekit.analysis.slowrank.price import Price, may_cost_ns
 from tracekit.step_graph.replay import StepModel
-from tracekit.thresholds.slowrank import MINOR, MOST_STRETCHED
+from tracekit.thresholds.slowrank import FAST_BUS_GB_S, MINOR, MOST_STRETCHED, USUAL_VARIATION, Z_LIMIT
 from tracekit.units import F64, I64, Mask
+
+
+@dataclass(frozen=True)
+class SlowLink:
+    """The ranks at a slow link, which collectives cannot separate, and the price of its transfers; ns."""
+
+    ranks: tuple[int, ...]
+    price: Price  # the saving of a step with its peers' transfers
+    channels: tuple[int, ...]
+    ratio: float  # the slow transfer over its peers' transfer
+    slow_ns: float  # median transfer on the slow channels
+    peers_ns: float | None  # None where it was compared with no peers
+    z: float
+    late: float = 0.0  # the lateness of its messages beyond their peers', on the slowest channel, ns a step
+    guessed: bool = (
+        False  # only messages with inferred peers show it, and only on clocks that these messages align
+    )
+    than: str = "their peers'"  # what the slow transfers were compared with
+    layout: str = ""  # the reason that a border between nodes may explain it; empty where none does
+    delays: F64 = field(default_factory=lambda: np.zeros(0), compare=False)  # of each instance
+
+    @property
+    def doubted(self) -> bool:
+        """Whether something else may explain it: wrong peers, or the layout of nodes."""
+        return self.guessed or bool(self.layout)
+
+    def may_cost(self, least: float) -> bool:
+        """Return whether its price may reach `least`, ns a step."""
+        return max(self.price.high, may_cost_ns(self.price.high, self.late)) >= least
+
+
+def beyond_design(case: Case, nodes: Mapping[int, str | int]) -> SlowLink | None:
+    """The collectives inside a node that take longer than NVLink by any design; None where none does.
+
+    They need no peers, so that they show a link that every group crosses. They cost what they take beyond the slowest
+    sound link at least, beyond `FAST_BUS_GB_S` most likely, and beyond what NVLink reaches at most.
+    """
+    reached = {c.number: nvlink_gb_s(case, c, nodes) for c in case.ops.channels if not c.p2p}
+    timed, sizes = sized(case, [c for c, gb_s in reached.items() if gb_s])
+    numbers, size = timed[sizes > 0], sizes[sizes > 0]
+    took, rows = case.waits.delivery[numbers].astype(np.float64), case.waits.first_row[numbers]
+    channel, longest = case.ops.channel[rows], slowest_by_design_ns(case, numbers, size)
+    keys = [f"{c} {token}" for c, token in zip(channel.tolist(), case.ops.token[rows].tolist(), strict=True)]
+    kinds, kind = np.unique(keys, return_inverse=True)
+    z = (took - longest) / (USUAL_VARIATION * longest)
+    mine = np.isin(kind, [n for n in range(len(kinds)) if np.median(z[kind == n]) > Z_LIMIT])
+    if not mine.any():
+        return None
+
+    def late(usual: F64) -> F64:
+        found = np.zeros(len(case.waits.delivery))
+        found[numbers[mine]] = (took - usual)[mine].clip(0.0)
+        return found
+
+    usual, shortest = size / FAST_BUS_GB_S, size / np.array([reached[c] for c in channel.tolist()])
+    low, best, high = (price_of(case, late(ns)) for ns in (longest, usual, shortest))
+    here, there, beyond = (float(np.median(value[mine])) for value in (took, usual, z))
+    channels = tuple(np.unique(channel[mine]).tolist())
+    ranks = tuple(sorted({m for c in channels for m in case.ops.channels[c].members}))
+    price, link = Price.between(low.low, best.best, high.high), (here / there, here, None, beyond)
+    return SlowLink(ranks, price, channels, *link, than=_NVLINK, delays=late(usual))
+
+
+_NVLINK: Final = "NVLink lets them"
 
 
 def price_of(case: Case, late: F64) -> Price:

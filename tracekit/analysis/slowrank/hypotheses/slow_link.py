@@ -6,7 +6,7 @@ peers. The ranks at the slow link are in slow groups on every axis that was comp
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -29,8 +29,8 @@ from tracekit.analysis.slowrank.expected.nodes import (
     whole_boundaries,
 )
 from tracekit.analysis.slowrank.hypotheses.inferred_members import is_sure
-from tracekit.analysis.slowrank.hypotheses.link_cure import dear_channels, price_of
-from tracekit.analysis.slowrank.price import Price, may_cost_ns
+from tracekit.analysis.slowrank.hypotheses.link_cure import SlowLink, beyond_design, dear_channels, price_of
+from tracekit.analysis.slowrank.price import Price
 from tracekit.matching.message_order import UNKNOWN_SIZE
 from tracekit.step_graph.statistics import MAD_TO_SIGMA, NORMAL_95, level_of, spread_of_others
 from tracekit.thresholds.slowrank import (
@@ -46,34 +46,6 @@ from tracekit.units import F64, I64
 
 
 @dataclass(frozen=True)
-class SlowLink:
-    """The ranks at a slow link, which collectives cannot separate, and the price of its transfers; ns."""
-
-    ranks: tuple[int, ...]
-    price: Price  # the saving of a step with its peers' transfers
-    channels: tuple[int, ...]
-    ratio: float  # the slow transfer over its peers' transfer
-    slow_ns: float  # median transfer on the slow channels
-    peers_ns: float
-    z: float
-    late: float = 0.0  # the lateness of its messages beyond their peers', on the slowest channel, ns a step
-    guessed: bool = (
-        False  # only messages with inferred peers show it, and only on clocks that these messages align
-    )
-    layout: str = ""  # the reason that a border between nodes may explain it; empty where none does
-    delays: F64 = field(default_factory=lambda: np.zeros(0), compare=False)  # of each instance
-
-    @property
-    def doubted(self) -> bool:
-        """Whether something else may explain it: wrong peers, or the layout of nodes."""
-        return self.guessed or bool(self.layout)
-
-    def may_cost(self, least: float) -> bool:
-        """Return whether its price may reach `least`, ns a step."""
-        return max(self.price.high, may_cost_ns(self.price.high, self.late)) >= least
-
-
-@dataclass(frozen=True)
 class _Slowness:
     """The transfer of one message on a slow channel and on its peers; ns."""
 
@@ -86,10 +58,11 @@ def slow_link(case: Case) -> SlowLink | None:
     """The slow links with their price, however low; None where none is significant.
 
     Compares channels along the same mesh axes that carry the same message, separately between nodes and inside nodes.
-    The only link between nodes has no peer: it is compared with the others, which proves nothing.
+    The only link between nodes has no peer: it is compared with the others, which proves nothing. Where no link is
+    slower than its peers, all may be slower than their hardware.
     """
     nodes, least = nodes_of(case), MIN_LOST_SHARE * case.step_ns
-    found = _slowest(case, nodes)
+    found = _slowest(case, nodes) or beyond_design(case, nodes)
     if not nodes and found is not None and _whole_boundaries(case, found):
         return replace(found, layout=UNPLACED)
     if nodes and (found is None or not found.may_cost(least)):
