@@ -163,7 +163,7 @@ def _record(raw: dict[str, Any], groups: int) -> RankRecord:
             }
         )
     )
-    texts = (made.path, made.format, made.sha256, made.table, made.table_sha256)
+    texts = (made.path, made.format, made.sha256, made.table, made.table_sha256, made.device)
     if not all(type(t) is str for t in texts) or not (made.host is None or type(made.host) is str):
         raise ValueError(f"rank {str(made.rank)[:20]}: a text field is not a string")
     if not made.table.isprintable():

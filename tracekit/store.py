@@ -60,6 +60,7 @@ class RankRecord:
     placed: tuple[
         int, ...
     ] = ()  # rows of GROUPS of which every event gave the rank's own place, when it was kept
+    device: str = ""  # the name of its devices, as the file gives it
 
 
 @dataclass(frozen=True)

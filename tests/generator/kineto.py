@@ -107,7 +107,7 @@ class _RankFile(RankRows):
             ]
         info["nccl_version"] = "2.21.5"
         out: dict[str, object] = {
-            "deviceProperties": [{"id": self.device, "name": "NVIDIA H100 80GB HBM3", "numSms": 132}],
+            "deviceProperties": [{"id": self.device, "name": "NVIDIA H100 PCIe", "numSms": 132}],
             "distributedInfo": info,
         }
         if self.capture.host_name:

@@ -1,8 +1,11 @@
 """Rank and host: from content first, then from names in use, never from dates, process ids or local ranks."""
 
+import json
+
 import pytest
 
-from tracekit.ingest.identify import host_of, rank_of_content, rank_of_name, world_size_of
+import tracekit
+from tracekit.ingest.identify import device_of, host_of, rank_of_content, rank_of_name, world_size_of
 
 
 @pytest.mark.parametrize(
@@ -67,3 +70,33 @@ def test_host_and_world_size():
     assert host_of({}, "rank_3.json") is None
     assert world_size_of({"distributedInfo": {"world_size": 8}}) == 8
     assert world_size_of({"distributedInfo": {"world_size": "8"}}) is None
+
+
+@pytest.mark.parametrize(
+    ("listed", "device"),
+    [
+        ([{"name": "NVIDIA H100 80GB HBM3"}], "NVIDIA H100 80GB HBM3"),
+        ([{"name": "NVIDIA H200"}] * 8, "NVIDIA H200"),
+        ([{"name": "NVIDIA H200"}, {"name": "NVIDIA L4"}], ""),
+        ([{"name": 7}], ""),
+        ([{"id": 0}], ""),
+        ([], ""),
+        ("NVIDIA H200", ""),
+        ([{"name": "H\x1b[2J"}], "H\ufffd[2J"),
+        ([{"name": "H" * 300}], "H" * 128),
+    ],
+)
+def test_name_of_the_devices(listed, device):
+    assert device_of({"deviceProperties": listed}) == device
+
+
+def test_a_kept_run_knows_its_devices(tmp_path):
+    kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1, "dur": 2, "pid": 0, "tid": 7}
+    trace = {
+        "deviceProperties": [{"id": 0, "name": "NVIDIA H200"}],
+        "distributedInfo": {"rank": 0, "world_size": 1},
+        "traceEvents": [kernel | {"args": {"device": 0, "stream": 7}}],
+    }
+    (tmp_path / "rank0.json").write_text(json.dumps(trace))
+    tracekit.load(str(tmp_path / "rank0.json"), out=tmp_path / "run")
+    assert [r.device for r in tracekit.load(str(tmp_path / "run")).ranks] == ["NVIDIA H200"]

@@ -16,7 +16,8 @@ from tests.localise.kineto import BASE_NS, Clock, Recording, Writer
 FIRST_STEP = 10
 GAP_STEPS = 38
 """Steps between two captures that nobody recorded."""
-NVIDIA, AMD = "NVIDIA H100 80GB HBM3", "AMD Instinct MI300X"
+NVIDIA, AMD = "NVIDIA H100 PCIe", "AMD Instinct MI300X"
+"""Cards without NVLink: transfers here last parts of a layer, however many bytes they hold, as no NVLink does."""
 MEGATRON = {
     "tp": "TENSOR_MODEL_PARALLEL_GROUP",
     "pp": "PIPELINE_MODEL_PARALLEL_GROUP",

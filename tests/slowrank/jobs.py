@@ -33,6 +33,7 @@ def job(
     jitter: float = 0.005,
     descs: str = "mesh_{}",
     sized: Mapping[str, object] = {},
+    first: Mapping[str, object] | None = None,
     idle: Callable[[int, int], float] = lambda rank, step: 0.0,
     combined: Collection[tuple[str, ...]] = (),
     silent: Collection[str] = (),
@@ -42,7 +43,8 @@ def job(
     """Each step: `layers` × for every axis (compute of 1 ms, all-reduce of 50 µs). `slow`: factor by rank;
     `link`: factor on the transfer of a group, by members; `lost`: ranks without a file; `accident`: (rank, step, µs) of
     one extra kernel before the first layer, in every step where the step is None; `sized`: sizes that kernels
-    tell; `idle`: µs for which the device of a rank stands still at the begin of a step; `combined`: axes of groups
+    tell; `first`: those of the first layer, where calls take 50 µs whatever the `link`; `idle`: µs for which the
+    device of a rank stands still at the begin of a step; `combined`: axes of groups
     beside those of one axis, with a layer and an all-reduce each; `silent`: axes without communication; `slower`:
     factor by rank and step, beside `slow`; `stays`: µs that a rank stays in the first all-reduce of a step when the
     others have left it, by (rank, step)."""
@@ -67,11 +69,12 @@ def job(
                     handles[line.rank] = line.post(number[d, mesh.line(line.rank, d)])
                 for axis, group in members:
                     if axis == d:
-                        end = max(handles[r][0] for r in group) + TRANSFER_US * link.get(group, 1)
-                        first = layer == 0 and d == axes[0]
+                        small = layer == 0 and first is not None
+                        took = TRANSFER_US * (1 if small else link.get(group, 1))
+                        end = max(handles[r][0] for r in group) + took
                         for r in group:
-                            late = stays.get((r, step), 0.0) if first else 0.0
-                            lines[r].finish(handles[r], end + late, **sized)
+                            late = stays.get((r, step), 0.0) if layer == 0 and d == axes[0] else 0.0
+                            lines[r].finish(handles[r], end + late, **(first if small else sized))
         for line, begin in zip(lines, begins, strict=True):
             line.step(step, begin)
     kept = [line for line in lines if line.rank not in lost]

@@ -44,6 +44,9 @@ class RankTable:
     )  # numbers of the profiler steps marked on the host, as far as they are few
     base: int | None = 0  # what the file's base time added to its times, ns; None where that is not readable
     parts: int = 1  # number of files with events in `path`: several in a run that is appended to, 0 for none
+    device: str = (
+        ""  # the name of its devices, as the file gives it; empty where unknown, or where they differ
+    )
 
 
 @dataclass(frozen=True)

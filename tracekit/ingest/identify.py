@@ -4,7 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from tracekit.thresholds.ingest import MAX_RANKS, RANK_FOLDERS
+from tracekit.text import plain
+from tracekit.thresholds.ingest import MAX_DEVICE_NAME, MAX_RANKS, RANK_FOLDERS
 
 RANK = re.compile(
     r"(?<![a-z0-9])(?P<scope>(?:local|node|dp|tp|pp|cp|ep|group)[-_]?)?(?:global[-_]?)?rank[-_]?(?P<n>\d{1,6})(?!\d)"
@@ -62,6 +63,16 @@ def host_of(metadata: dict[str, Any], name: str) -> str | None:
     if RANK.search(host) or any(m.end() < len(host) for m in WORKER.finditer(host)):
         return None  # a custom worker name with a rank in it is no host
     return handler["host"]
+
+
+def device_of(metadata: dict[str, Any]) -> str:
+    """Return the name that all of `deviceProperties` have; empty where there is none, or where they differ."""
+    listed = metadata.get("deviceProperties")
+    names = (
+        [d.get("name") if isinstance(d, dict) else None for d in listed] if isinstance(listed, list) else []
+    )
+    same = bool(names) and isinstance(names[0], str) and names.count(names[0]) == len(names)
+    return plain(str(names[0])[:MAX_DEVICE_NAME]) if same else ""
 
 
 def world_size_of(metadata: dict[str, Any]) -> int | None:

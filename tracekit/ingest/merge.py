@@ -157,6 +157,7 @@ def _record(
         not_stored=dict(sorted(skipped.items())),
         windows=tuple(c.begin for c in claims) if len(claims) > 1 else (),
         window_names=names_of(claims),
+        device=next((c.table.device for c in claims if c.table.device), ""),
     )
 
 

@@ -71,6 +71,9 @@ LOOKED_INTO: Final = 64
 INT32_END: Final = 1 << 31
 """Ranks, group sizes and devices are stored as 32-bit integers; a value that does not fit is dropped and counted."""
 
+MAX_DEVICE_NAME: Final = 128
+"""Characters of a device's name that are kept; CUDA gives up to 256, names in use have 40."""
+
 MAX_RANKS: Final = 1 << 18
 """Ranks of a job, and members of a process group: twice those of the largest known job; more is a fault of the file."""
 

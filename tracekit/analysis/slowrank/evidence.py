@@ -12,7 +12,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided, in_the_only_step, undecided
-from tracekit.analysis.slowrank.gaps.lone_transfers import LoneTransfers, could_hide_ns, lone_transfers
+from tracekit.analysis.slowrank.gaps.lone_transfers import LoneTransfers, could_hide, lone_transfers
 from tracekit.analysis.slowrank.gaps.recurrence import (
     OneStep,
     costs_in_others,
@@ -211,10 +211,10 @@ class Evidence:
         return self.once is not None and not others_prove_health(self.case, self.once)
 
     @cached_property
-    def unproven(self) -> list[tuple[LoneTransfers, float]]:
+    def unproven(self) -> list[tuple[LoneTransfers, Price]]:
         """The transfers without recorded peers that could hide the threshold, each with what it could."""
-        found = [(one, could_hide_ns(self.case, one)) for one in lone_transfers(self.case)]
-        return [(one, hidden) for one, hidden in found if hidden >= self.least]
+        found = [(one, could_hide(self.case, one)) for one in lone_transfers(self.case)]
+        return [(one, hidden) for one, hidden in found if hidden.high >= self.least]
 
     @property
     def peerless(self) -> list[LoneTransfers]:

@@ -262,6 +262,7 @@ def _finish(
         {k: v for k, v in sorted(record.phases.items()) if k not in {"X", "B", "E"}},
         frozenset(scanned.steps if len(scanned.steps) <= MAX_MARKED_STEPS else ()),
         base=own_base,
+        device=identify.device_of(record.metadata),
     )
     return FileResult(
         source.label,

@@ -43,7 +43,8 @@ def healthy(e: Evidence) -> Answer:
 def _unproven(e: Evidence) -> list[str]:
     """What transfers without peers could hide, a sentence each."""
     return [
-        f"{in_words(e.case, found)}: up to {ms(hidden):.1f} ms a step cannot be excluded; {remedy(e.case, found)}"
+        f"{in_words(e.case, found, hidden)}: up to {ms(hidden.high):.1f} ms a step cannot be excluded; "
+        f"{remedy(e.case, found)}"
         for found, hidden in e.unproven
     ]
 

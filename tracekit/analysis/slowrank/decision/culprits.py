@@ -32,7 +32,6 @@ from tracekit.analysis.slowrank.answers.open_answers import (
 )
 from tracekit.analysis.slowrank.answers.slow_launch import launched_late
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.decision.gaps import lone_transfers_may_be_slow
 from tracekit.analysis.slowrank.evidence import Evidence, Faults, Kind
 from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, least_ns
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price, significant_rows
@@ -160,7 +159,7 @@ def _costly_stage(e: Evidence) -> LongStage | None:
 def _long_stage(e: Evidence, stage: LongStage) -> Answer:
     """The answer that blames a stage of proven price, or its loaders.
 
-    Open if only one of its ranks has a trace, or transfers without peers could hide more.
+    Open if only one of its ranks has a trace.
     """
     case = e.case
     if stage.loaders:
@@ -174,10 +173,6 @@ def _long_stage(e: Evidence, stage: LongStage) -> Answer:
         case, "typical work on that stage", stage.price.best, {"even micro-batches": e.data}
     )
     answer = blame_stage(case, stage, shares + besides + _beside_link(e))
-    for gap in lone_transfers_may_be_slow(e):
-        if gap.decides and gap.could_hide > answer.gain:  # the design of a stage must not hide a slow network
-            both = (*gap.candidates, *answer.suspects)
-            return left_open(f"{gap.what}; in addition, {answer.reason}", gap.to_decide, both)
     return replace(answer, gain=everybody_ns(case, answer.gain))
 
 

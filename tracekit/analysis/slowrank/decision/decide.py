@@ -20,7 +20,7 @@ from tracekit.analysis.slowrank.decision import culprits, gaps, limits, no_culpr
 from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.gaps.recurrence import OneStep, in_one_step, others_prove_health, told
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import moving_stalls, moving_work
-from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.analysis.slowrank.suspects import Answer, left_open
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import with_typical_unseen
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Quality
@@ -94,12 +94,15 @@ def first_of(evidence: Evidence) -> Answer:
     """Return the answer of the first rule that applies to `evidence`; the last rule always does."""
     for rule in RULES:
         answer = rule(evidence)
-        if answer is not None:
-            return replace(
-                answer,
-                rules=answer.rules or (rule.__name__,),
-                cures=answer.cures or culprits.cures_in_order(evidence, answer),
-            )
+        if answer is None:
+            continue
+        rules = answer.rules or (rule.__name__,)
+        gap = gaps.slow_network_beside(evidence, answer.gain) if answer.verdict == "imbalance" else None
+        if gap is not None:
+            reason = f"{gap.what}; in addition, {answer.reason}"
+            answer = left_open(reason, gap.to_decide, (*gap.candidates, *answer.suspects))
+        cures = answer.cures or culprits.cures_in_order(evidence, answer)
+        return replace(answer, rules=rules, cures=cures)
     raise AssertionError("the last rule always has something to say")
 
 

@@ -27,10 +27,10 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     why_open,
 )
 from tracekit.analysis.slowrank.gaps.lone_transfers import (
-    LoneTransfers,
     all_could_hide_ns,
     in_words,
     lopsided,
+    prove_no_health,
     remedy,
 )
 from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
@@ -43,10 +43,8 @@ from tracekit.analysis.slowrank.suspects import Answer, left_open, link_end, sus
 from tracekit.analysis.slowrank.wording import fewest_traces, listed, ranks_in_words
 from tracekit.thresholds.slowrank import (
     CLEAR_SHARE,
-    KIND_RATIO,
     MIN_LOST_SHARE,
     RANKS_LISTED,
-    SOLE_GROUP_SHARE,
 )
 from tracekit.units import ms
 
@@ -157,25 +155,16 @@ def communication_is_unmatched(e: Evidence) -> Iterator[Gap]:
 def lone_transfers_may_be_slow(e: Evidence) -> Iterator[Gap]:
     """Transfers without peers could save much of the step, and their bandwidth proves no healthy link.
 
-    Links between nodes are left to a statement beside the answer, because few of their networks reach the bandwidth
-    that proves health. Where peers can be recorded, it suffices that a link slow by the smallest ratio that two groups
-    would show could cost the threshold. Any member of the group may be at the slow link: all are candidates, or none
-    where they are many.
+    Any member of the group may be at the slow link: all are candidates, or none where they are many.
     """
-
-    def decides(found: LoneTransfers, hidden: float) -> bool:
-        least_slow = found.spent * (1 - 1 / KIND_RATIO**2)
-        much = hidden >= SOLE_GROUP_SHARE * e.case.step_ns and not found.nodes
-        return much or bool(found.peers and least_slow >= e.least)
-
     case = e.case
     for found, hidden in sorted(e.unproven, key=lambda pair: -pair[0].spent):
         members = () if found.nodes or len(found.ranks) > RANKS_LISTED else found.ranks
         rows = [case.steps.row(r) for r in found.hub or members if r in case.steps.ranks]
         price = Price.up_to(max(found.spent, all_could_hide_ns(case, found.hub)), found.spent)
-        what = f"{in_words(case, found)}: a slow link and a slow network would look the same"
+        what = f"{in_words(case, found, hidden)}: a slow link and a slow network would look the same"
         ends = tuple(link_end(case, row, price) for row in rows)
-        yield Gap(what, hidden, remedy(case, found), ends, decides=decides(found, hidden))
+        yield Gap(what, hidden.high, remedy(case, found), ends, decides=prove_no_health(case, found, hidden))
 
 
 def table_is_unexplained(e: Evidence) -> Iterator[Gap]:
@@ -292,6 +281,15 @@ def a_gap_may_hide(e: Evidence) -> Answer | None:
                 answer = left_open(reason, found.to_decide, found.candidates)
                 return replace(answer, rules=(gap.__name__,))
     return None
+
+
+def slow_network_beside(e: Evidence, gain: float) -> Gap | None:
+    """Return the gap of transfers without peers that could hide more than an imbalance, which costs `gain`, ns a step.
+
+    What is uneven, by design or by chance, must not hide a slow network.
+    """
+    found = lone_transfers_may_be_slow(e)
+    return next((gap for gap in found if gap.decides and gap.could_hide > gain), None)
 
 
 def widest_first(e: Evidence) -> list[Gap]:

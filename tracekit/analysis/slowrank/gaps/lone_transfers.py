@@ -19,13 +19,20 @@ import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.excess import without_longest
+from tracekit.analysis.slowrank.expected.like_transfers import sized, slowest_by_design_ns
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
+from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.wording import add_traces, listed, ranks_in_words
 from tracekit.matching.channels import Channel
-from tracekit.rank_events.operation_names import MESSAGES, ring_share
+from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.step_graph.statistics import median_of_others
-from tracekit.thresholds.slowrank import FAST_BUS_GB_S
-from tracekit.timing.buffered_sends import bytes_of
+from tracekit.thresholds.slowrank import (
+    CANDIDATE_SHARE,
+    FAST_BUS_GB_S,
+    KIND_RATIO,
+    MIN_LOST_SHARE,
+    SOLE_GROUP_SHARE,
+)
 from tracekit.units import F64, I64, Mask, ms
 
 _MEASURE: Final = (
@@ -101,23 +108,47 @@ def _unrecorded_peers(case: Case, channel: Channel, axes: tuple[str, ...]) -> tu
     return tuple(next(found, ()))
 
 
-def could_hide_ns(case: Case, found: LoneTransfers) -> float:
-    """Return what a step saves if the transfers of `found` have `FAST_BUS_GB_S`, or no length where unknown; ns."""
+def could_hide(case: Case, found: LoneTransfers) -> Price:
+    """Return what a step saves if the transfers of `found` were sound, at least and at most, ns.
+
+    At least: where they take as long as the slowest network by design lets them, and nothing where their size is
+    unknown. At most: where they have `FAST_BUS_GB_S`, or no length where their size is unknown.
+    """
+    numbers, size = sized(case, found.channels)
+    low = _saved_ns(case, numbers, slowest_by_design_ns(case, numbers, size))
+    return Price.between(low, low, _saved_ns(case, numbers, np.maximum(size, 0) / FAST_BUS_GB_S))
+
+
+def prove_no_health(case: Case, found: LoneTransfers, hidden: Price) -> bool:
+    """Return whether a job is not called healthy for transfers that could hide `hidden`.
+
+    It is not where they take longer than by any design. Otherwise a slow link and a slow network look the same, so that
+    it needs a large share of the step; not for links between nodes, because few of their networks reach the bandwidth
+    that proves health. Where peers can be recorded, it suffices that a link slow by the smallest ratio that two groups
+    would show could cost the threshold.
+    """
+    least_slow = found.spent * (1 - 1 / KIND_RATIO**2)
+    slow = hidden.low >= CANDIDATE_SHARE * case.step_ns
+    much = hidden.high >= SOLE_GROUP_SHARE * case.step_ns and not found.nodes
+    return slow or much or bool(found.peers and least_slow >= MIN_LOST_SHARE * case.step_ns)
+
+
+def _saved_ns(case: Case, numbers: I64, usual: F64) -> float:
+    """What a step saves if the instances `numbers` took no longer than `usual`, ns."""
     late = np.zeros(len(case.waits.delivery))
-    numbers, size = _sized(case, found)
-    late[numbers] = np.maximum(case.waits.delivery[numbers] - np.maximum(size, 0) / FAST_BUS_GB_S, 0.0)
+    late[numbers] = np.maximum(case.waits.delivery[numbers] - usual, 0.0)
     cured = np.maximum(case.waits.transfer - late, 0.0)
     return max(case.model.recorded_ns - case.model.step_ns(case.steps.own, cured), 0.0)
 
 
 def all_could_hide_ns(case: Case, hub: tuple[int, ...]) -> float:
-    """Return what a step saves by `could_hide_ns` of all transfers without peers that pass `hub`, ns; 0 without one.
+    """Return what a step saves by `could_hide` of all transfers without peers that pass `hub`, ns; 0 without one.
 
     A slow link delays the collectives of its rank as well as its messages.
     """
     passing = [one for one in lone_transfers(case) if set(hub).issubset(one.ranks)] if hub else []
     channels = tuple(sorted({c for one in passing for c in one.channels}))
-    return could_hide_ns(case, replace(passing[0], channels=channels)) if passing else 0.0
+    return could_hide(case, replace(passing[0], channels=channels)).high if passing else 0.0
 
 
 def remedy(case: Case, found: LoneTransfers) -> str:
@@ -126,8 +157,8 @@ def remedy(case: Case, found: LoneTransfers) -> str:
     return add_traces(lacking) if lacking else _MEASURE
 
 
-def in_words(case: Case, found: LoneTransfers) -> str:
-    """Return the sentence about the transfers of `found`: how long, at which bandwidth, and why they have no peer."""
+def in_words(case: Case, found: LoneTransfers, hidden: Price) -> str:
+    """Return the sentence about the transfers of `found`: how long, how fast, why no peer; they may hide `hidden`."""
     speed = bus_gb_s(case, found)
     rate = "an unknown bandwidth (sizes were not recorded)"
     rate = rate if speed is None else f"a bus bandwidth of {speed:.3g} GB/s"
@@ -146,28 +177,18 @@ def in_words(case: Case, found: LoneTransfers) -> str:
         why = f"all pass {ranks_in_words(found.hub)}, so that a slow link there slows them alike"
     elif found.peers:
         which, why = f"along {'_'.join(found.axes)}", "no other group along these axes was recorded whole"
+    if hidden.low > 0:
+        rate += f" (the slowest sound network of such devices would save {ms(hidden.low):.1f} ms a step)"
     took = f"take {ms(found.spent):.1f} ms of {ms(case.step_ns):.1f} ms a step"
     return f"the transfers {which} {took} at {rate}, and {why}"
 
 
 def bus_gb_s(case: Case, found: LoneTransfers) -> float | None:
     """Return the bus bandwidth of the transfers of `found` with a known size, GB/s; None without any."""
-    numbers, size = _sized(case, found)
+    numbers, size = sized(case, found.channels)
     known = (size > 0) & (case.waits.delivery[numbers] > 0)
     taken = float(case.waits.delivery[numbers[known]].sum())
     return float(size[known].sum()) / taken if taken else None
-
-
-def _sized(case: Case, found: LoneTransfers) -> tuple[I64, F64]:
-    """(the timed instances of `found`, the bytes that each member sends in a ring for each; negative where unknown)."""
-    ops, waits = case.ops, case.waits
-    rows = waits.first_row
-    timed = waits.complete & waits.timed & case.analysed[rows] & np.isin(ops.channel[rows], found.channels)
-    numbers = np.flatnonzero(timed)
-    at = rows[numbers]
-    many = [len(ops.channels[c].members) for c in ops.channel[at].tolist()]
-    share = np.array([ring_share(str(op), n) for op, n in zip(ops.op[at], many, strict=True)])
-    return numbers, share * np.array([bytes_of(str(t)) for t in ops.token[at]], np.float64)
 
 
 @dataclass(frozen=True)
