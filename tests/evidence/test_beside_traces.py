@@ -36,7 +36,7 @@ def answer(cause="gpu_compute", mechanism="clock", longer=1.4, on_gpu=True):
 
 
 def clocks(low, *, at=BEGIN, host="node0", gpu=5):
-    """Clocks of eight GPUs every 15 s around `at`, of which one is `low`."""
+    """Clocks of eight GPUs every 15 s around `at`; one of them is `low`."""
     text = "".join(
         f'DCGM_FI_DEV_SM_CLOCK{{gpu="{n}",Hostname="{host}"}} {low if n == gpu else 1980} {at + 15_000 * k}\n'
         for k in range(-2, 3)

@@ -93,7 +93,7 @@ def test_a_checkpoint_fails_by_the_rank_it_names(tmp_path):
 
 
 def test_a_member_of_a_group_is_no_global_rank(tmp_path):
-    """Ranks 8 to 11 save together: rank 2 of their group is none of the writers by number, nor global rank 2."""
+    """Ranks 8 to 11 save together: rank 2 of their group is rank 10, and not global rank 2."""
     finding = of_text(tmp_path, STARTED + "".join(saved(rank) for rank in range(8, 12)) + FAILED.format(1))
     assert ranks(finding) == []
     assert "rank 2 of its group" in finding.reason

@@ -9,9 +9,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-from numerics import watch
-from tests.numerics.local.context_trainers import CUTS, LENGTH, SEQUENCES, WIDE, WORDS, Gathered, turned
-from tests.reports.pieces import MICRO, placing
+from tests.numerics.local.context_trainers import LENGTH, SEQUENCES, WIDE, WORDS, Gathered, turned
+from tests.reports.pieces import MICRO, step_together, watched
 from tests.reports.report import Answer, Report
 from tests.reports.trained import STEPS, Trainer
 from tests.reports.wrong import HEALTHY, seen, verdict
@@ -74,20 +73,8 @@ class Packed(Trainer):
 
     def train(self, rank: int, world: int, out: Path) -> None:
         model, optimizer = build()
-        held, model.wrong = list(range(LENGTH)), self.wrong
-        if world > 1:
-            model.cut = CUTS["zigzag"]
-            held = model.cut[rank]
-        watcher = watch(
-            model,
-            optimizer,
-            micro_batches=MICRO,
-            out=out,
-            level="tensors",
-            dp=(0, 1),
-            coords={"cp": rank},
-            place=placing(held) if world > 1 else None,
-        )
+        model.wrong = self.wrong
+        held, watcher = watched(model, optimizer, rank, world, out)
         for step in range(STEPS):
             for words, documents, labels in zip(*(part.chunk(MICRO) for part in packed(step)), strict=True):
                 own = documents[:, held]
@@ -98,11 +85,7 @@ class Packed(Trainer):
                     logits.flatten(0, 1), labels[:, held].flatten(), reduction="sum"
                 )
                 (total * world / labels.numel() / MICRO).backward()
-            for parameter in model.parameters() if world > 1 else ():
-                dist.all_reduce(parameter.grad)
-                parameter.grad /= 1 if self.wrong == "divisor" else world
-            optimizer.step()
-            optimizer.zero_grad()
+            step_together(model, optimizer, world, 1 if self.wrong == "divisor" else world)
         watcher.close()
 
 

@@ -1,6 +1,6 @@
 """Runs with pipeline parallelism by hand: micro-batches, tied embeddings, clipping and shares over three stages."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,12 +8,15 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from numerics import watch
+from numerics import Watcher, watch
 from tests.reports.report import Answer, Report
 from tests.reports.trained import LENGTH, STEPS, WIDTH, Trainer
 from tests.reports.wrong import HEALTHY, SOUND, seen, verdict
 
 STAGES = 3
+Group = dist.ProcessGroup | None
+Batch = tuple[torch.Tensor, torch.Tensor]
+"""Words and labels of a micro-batch."""
 
 
 class Stage(nn.Module):
@@ -100,7 +103,9 @@ class InStages(Trainer):
         """The optimizer of a stage."""
         return torch.optim.AdamW(model.parameters(), lr=0.01)
 
-    def schedule(self, model, watcher, batches, stage, step) -> None:  # type: ignore[no-untyped-def]
+    def schedule(
+        self, model: Stage, watcher: Watcher, batches: Sequence[Batch], stage: int, step: int
+    ) -> None:
         """Run all micro-batches forth, then back."""
         rank, first, last = dist.get_rank(), stage == 0, stage == STAGES - 1
         kept = []
@@ -138,7 +143,9 @@ class InStages(Trainer):
             return loss * 2
         return loss / self.micro if self.wrong == "twice" else loss
 
-    def reduce(self, model: nn.Module, optimizer: torch.optim.Optimizer, stage: int, ends, over) -> None:  # type: ignore[no-untyped-def]
+    def reduce(
+        self, model: Stage, optimizer: torch.optim.Optimizer, stage: int, ends: Group, over: Group
+    ) -> None:
         """Average gradients over replicas, and sum those of tied embeddings over stages."""
         for weight in model.parameters():
             dist.all_reduce(weight.grad, group=over)
@@ -186,7 +193,9 @@ class Shared(InStages):
         flat = nn.functional.pad(flat, (0, -len(flat) % self.replicas))
         return flat.chunk(self.replicas)[dist.get_rank() % self.replicas]
 
-    def reduce(self, model: nn.Module, optimizer: torch.optim.Optimizer, stage: int, ends, over) -> None:  # type: ignore[no-untyped-def]
+    def reduce(
+        self, model: Stage, optimizer: torch.optim.Optimizer, stage: int, ends: Group, over: Group
+    ) -> None:
         if self.wrong != "late" and stage != 1:
             dist.all_reduce(tied_weight(model).grad, group=ends)
         weights = list(model.parameters())

@@ -11,7 +11,18 @@ from torch import nn
 from numerics import Placed, watch
 from numerics.record.placement import boxes_of
 from tests.reports.report import OPEN, RIGHT, WRONG, Answer, Report
-from tests.reports.tensor_layers import TP, Adapted, Column, Cut, Join, Row, SumCut, build, build_adapted
+from tests.reports.tensor_layers import (
+    TP,
+    Adapted,
+    Column,
+    Cut,
+    Decoder,
+    Join,
+    Row,
+    SumCut,
+    build,
+    build_adapted,
+)
 from tests.reports.trained import STEPS, WORDS, Trainer
 from tests.reports.vocabulary import CopyIn, SumOut
 from tests.reports.wrong import HEALTHY, seen, verdict
@@ -37,14 +48,14 @@ class InTensor(Trainer):
     counts: str = ""
     seeds: str = "alike"
 
-    def model(self) -> tuple[nn.Module, torch.optim.Optimizer]:
+    def model(self) -> tuple[Decoder, torch.optim.Optimizer]:
         return build_adapted() if self.adapted else build(drop=self.drop)
 
-    def parted(self, model: nn.Module) -> set[str]:
+    def parted(self, model: Decoder) -> set[str]:
         """Part the layers over ranks; the names of parameters that are parted."""
         gather = (lambda x: Join.apply(x, True)) if self.pieces else CopyIn.apply
         scatter = SumCut.apply if self.pieces else SumOut.apply
-        for layer in model.layers:  # type: ignore[union-attr]
+        for layer in model.layers:
             for name in ("q", "k", "v", "up"):
                 whole = getattr(layer, name)
                 if isinstance(whole, Adapted):

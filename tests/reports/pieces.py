@@ -6,9 +6,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.nn import functional
 
-from numerics import Placed, watch
+from numerics import Placed, Watcher, watch
 from numerics.record.placement import boxes_of
 from tests.numerics.local.context_trainers import CUTS, LENGTH, SEQUENCES, WORDS, build
 from tests.reports.report import Report
@@ -40,21 +41,7 @@ class InPieces(Trainer):
 
     def train(self, rank: int, world: int, out: Path) -> None:
         model, optimizer = build()
-        held = list(range(LENGTH))
-        if world > 1:
-            model.cut = CUTS["zigzag"]
-            held = model.cut[rank]
-        place = placing(held) if world > 1 and self.placed else None
-        watcher = watch(
-            model,
-            optimizer,
-            micro_batches=MICRO,
-            out=out,
-            level="tensors",
-            dp=(0, 1),
-            coords={"cp": rank},
-            place=place,
-        )
+        held, watcher = watched(model, optimizer, rank, world, out, placed=self.placed)
         for step in range(STEPS):
             every = int((given(step)[1] != IGNORED).sum())
             for words, labels in zip(*(part.chunk(MICRO) for part in given(step)), strict=True):
@@ -62,12 +49,43 @@ class InPieces(Trainer):
                 total = functional.cross_entropy(flat, own, ignore_index=IGNORED, reduction="sum")
                 count = every / world if self.whole else MICRO * max(int((own != IGNORED).sum()), 1)
                 (total / count).backward()
-            for parameter in model.parameters() if world > 1 else ():
-                dist.all_reduce(parameter.grad)
-                parameter.grad /= world
-            optimizer.step()
-            optimizer.zero_grad()
+            step_together(model, optimizer, world, world)
         watcher.close()
+
+
+def watched(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    rank: int,
+    world: int,
+    out: Path,
+    *,
+    placed: bool = True,
+) -> tuple[list[int], Watcher]:
+    """The positions that the rank holds, with `model` cut so where there are several ranks, and its recorder."""
+    held = list(range(LENGTH))
+    if world > 1:
+        model.cut = CUTS["zigzag"]
+        held = model.cut[rank]
+    return held, watch(
+        model,
+        optimizer,
+        micro_batches=MICRO,
+        out=out,
+        level="tensors",
+        dp=(0, 1),
+        coords={"cp": rank},
+        place=placing(held) if world > 1 and placed else None,
+    )
+
+
+def step_together(model: nn.Module, optimizer: torch.optim.Optimizer, world: int, divisor: int) -> None:
+    """Step by the sum of all ranks' gradients over a divisor."""
+    for parameter in model.parameters() if world > 1 else ():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= divisor
+    optimizer.step()
+    optimizer.zero_grad()
 
 
 def placing(held: list[int]) -> Callable[[str, torch.Tensor], Placed | None]:

@@ -1,6 +1,7 @@
 """A decoder of heads and MLPs, its adapters, and the parts of its layers that ranks of tensor parallelism hold."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -67,23 +68,23 @@ class Decoder(nn.Module):
         return logits
 
 
-def build(*, drop: float = 0.0) -> tuple[nn.Module, torch.optim.Optimizer]:
+def build(*, drop: float = 0.0) -> tuple[Decoder, torch.optim.Optimizer]:
     """The whole model and its optimizer."""
     torch.manual_seed(4)
     model = Decoder(drop)
     return model, torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
 
 
-def build_dropping() -> tuple[nn.Module, torch.optim.Optimizer]:
+def build_dropping() -> tuple[Decoder, torch.optim.Optimizer]:
     """The same with dropout."""
     return build(drop=0.2)
 
 
-def build_adapted() -> tuple[nn.Module, torch.optim.Optimizer]:
+def build_adapted() -> tuple[Decoder, torch.optim.Optimizer]:
     """The model with adapters at queries and at attention's projection; nothing else is trained."""
     model, _ = build()
     model.requires_grad_(False)
-    for layer in model.layers:  # type: ignore[union-attr]
+    for layer in model.layers:
         layer.q, layer.out = Adapted(layer.q), Adapted(layer.out)
     trained = [p for p in model.parameters() if p.requires_grad]
     return model, torch.optim.SGD(trained, lr=0.5, momentum=0.9)
@@ -93,11 +94,11 @@ class Cut(torch.autograd.Function):
     """This rank's positions forth; those of all ranks put together back."""
 
     @staticmethod
-    def forward(_ctx, x):  # type: ignore[no-untyped-def]
+    def forward(_ctx: Any, x: torch.Tensor) -> torch.Tensor:
         return x.chunk(TP, 1)[dist.get_rank()].contiguous()
 
     @staticmethod
-    def backward(_ctx, grad):  # type: ignore[no-untyped-def,override]
+    def backward(_ctx: Any, grad: torch.Tensor) -> torch.Tensor:
         return together(grad)
 
 
@@ -105,12 +106,12 @@ class Join(torch.autograd.Function):
     """The positions of all ranks forth; this rank's gradients back, which are summed over ranks where `sums`."""
 
     @staticmethod
-    def forward(ctx, x, sums):  # type: ignore[no-untyped-def]
+    def forward(ctx: Any, x: torch.Tensor, sums: bool) -> torch.Tensor:
         ctx.sums = sums
         return together(x)
 
     @staticmethod
-    def backward(ctx, grad):  # type: ignore[no-untyped-def,override]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         grad = grad.contiguous().clone()
         if ctx.sums:
             dist.all_reduce(grad)
@@ -121,13 +122,13 @@ class SumCut(torch.autograd.Function):
     """This rank's positions of the sum over ranks forth; the gradients of all positions back."""
 
     @staticmethod
-    def forward(_ctx, x):  # type: ignore[no-untyped-def]
+    def forward(_ctx: Any, x: torch.Tensor) -> torch.Tensor:
         x = x.contiguous().clone()
         dist.all_reduce(x)
         return x.chunk(TP, 1)[dist.get_rank()].contiguous()
 
     @staticmethod
-    def backward(_ctx, grad):  # type: ignore[no-untyped-def,override]
+    def backward(_ctx: Any, grad: torch.Tensor) -> torch.Tensor:
         return together(grad)
 
 

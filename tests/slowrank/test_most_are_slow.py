@@ -1,4 +1,4 @@
-"""However many ranks are slow, those that are quickest together show what is usual."""
+"""The ranks that are quickest together show what is usual, however many others are slow."""
 
 import numpy as np
 import pytest

@@ -103,7 +103,7 @@ class Waits:
     for_first: ranks that wait for the id that the first rank of their group makes; in_groups: the same of ranks with
     another place in their group. several: sizes that communicators of several processes at one place have. barriers: of
     the store, by key.
-    joined_store: (joined, of) clients, the last report. unreached: addresses that nobody answers at.
+    joined_store: (joined, of) clients, the last report. unreached: addresses without an answer.
     failed_barrier: ranks that a monitored barrier names; reached_barrier: ranks that came to one and got no answer
     from its first rank. awaited: ranks that a controller still waits for. lost_store: ranks that lost the connection to
     the store. in_gloo: ranks whose Gloo call timed out. ended: processes that a launcher ended. unnumbered: operations

@@ -66,7 +66,7 @@ def host_of(metadata: dict[str, Any], name: str) -> str | None:
 
 
 def device_of(metadata: dict[str, Any]) -> str:
-    """Return the name that all of `deviceProperties` have; empty where there is none, or where they differ."""
+    """Return the name of the rank's devices in `deviceProperties`; empty without one, or where the names differ."""
     listed = metadata.get("deviceProperties")
     names = (
         [d.get("name") if isinstance(d, dict) else None for d in listed] if isinstance(listed, list) else []

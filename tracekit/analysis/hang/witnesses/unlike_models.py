@@ -57,7 +57,7 @@ def unlike_models(case: Case, finding: HangFinding) -> HangFinding | None:
 
 
 def _numbers(case: Case) -> tuple[dict[int, int], dict[int, int]]:
-    """Return the numbers of parameters that ranks report of themselves, and those that they read of others."""
+    """Return each rank's number of parameters by its own report, and by the reports of its peers."""
     own: dict[int, int] = {}
     claimed: dict[int, int] = {}
     for rank, text in _reports(case):
