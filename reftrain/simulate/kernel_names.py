@@ -29,7 +29,10 @@ _FORWARD: Final = {
     "embedding": Names("void at::native::indexSelectLargeIndex<c10::BFloat16, long>", "aten::embedding"),
     "head": Names(_GEMM.format(tile="256x256_64x3", layout="TNT"), "aten::linear"),
     "loss": Names("void at::native::cunn_SoftMaxForward<8, float, float>", "aten::_log_softmax"),
-    "accumulate": Names(_ELEMENTWISE.format(what="at::native::CUDAFunctor_add<float>"), "aten::add_"),
+    "accumulate": Names(
+        _ELEMENTWISE.format(what="at::native::CUDAFunctor_add<float>"),
+        "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad",
+    ),
     "optimizer": Names(
         "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor<float, 4>>", "aten::_fused_adamw_"
     ),

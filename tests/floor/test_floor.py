@@ -128,7 +128,7 @@ def works(spent):
     none = np.zeros(len(spent[0]), np.int64)
     return [
         RankWork(rank, list(range(len(own))), True, None, {"attention": np.array(own)},
-                 {"attention": none + 8}, np.array(own), none, none, none)
+                 {"attention": none + 8}, np.array(own), none, none, none, none)
         for rank, own in enumerate(spent)
     ]  # fmt: skip
 

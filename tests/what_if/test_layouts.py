@@ -7,14 +7,13 @@ from reftrain.simulate.runner import simulate
 from reftrain.simulate.summary import summarise
 from tests.simulate.case import setup_of, written
 from tracekit.analysis.questions.answer import answer
-from tracekit.analysis.questions.layout_costs import Costs
+from tracekit.analysis.questions.layout_costs import Costs, Stage
 from tracekit.analysis.questions.layouts import LIKELY, check, parse_layout, restaged, step_ns
 from tracekit.errors import UsageError
 
 RECORDED = {"tp": 2, "cp": 1, "pp": 2, "dp": 2}
-COSTS = Costs(
-    RECORDED, 4, 10.0, ((80.0, 4.0, {"tp": 8.0, "dp": 6.0}), (100.0, 4.0, {"tp": 8.0, "dp": 6.0})), {}
-)
+SENT = {"tp": 8.0, "dp": 6.0}
+COSTS = Costs(RECORDED, 4, 10.0, (Stage(80.0, 0.0, 4.0, SENT), Stage(100.0, 0.0, 4.0, SENT)), {})
 
 
 def step_on(text):
@@ -34,6 +33,13 @@ def test_replicas_divide_the_micro_batches():
 def test_tensor_ranks_divide_compute_and_keep_gaps():
     stage = [(compute / 2 + 4 + 8 * (1.5 + 0.75)) / 4 for compute in (80, 100)]
     assert step_on("tp=4,pp=2,dp=2") == pytest.approx(10 + sum(stage) + 3 * stage[1] + 6 * (0.5 + 0.25))
+
+
+@pytest.mark.parametrize(("text", "summed"), [("tp=2,cp=4", 12.0), ("tp=4,cp=2", 6.0), ("tp=2,cp=1", 12.0)])
+def test_sums_of_gradients_follow_parameters(text, summed):
+    sizes, more = parse_layout(text).sizes, Stage(64.0, 12.0, 0.0, {})
+    costs = Costs({"tp": 2, "cp": 2, "pp": 1, "dp": 1}, 0, 0.0, (more,), {})
+    assert step_ns(costs, sizes, LIKELY) == pytest.approx(64 * 4 / (sizes["tp"] * sizes["cp"]) + summed)
 
 
 def test_one_stage_has_no_bubble():
@@ -95,3 +101,12 @@ def test_a_simulated_job_on_other_meshes(tmp_path):
         true = summarise(simulate(on(4, **mesh)[0])).mean_step_ms
         assert one.without_ms == pytest.approx(true, rel=0.05)
         assert one.without_ms_low <= true <= one.without_ms_high
+
+
+def test_context_ranks_do_not_divide_the_sums(tmp_path):
+    small = {"steps": 2, "merge": False, "tables": {"model": {"layers": 4}}}
+    job, config = setup_of({"cp": 2, "dp": 2}, micro_batches=8, **small)
+    written(tmp_path, job, config, detail="kernels")
+    true = summarise(simulate(setup_of({"cp": 4}, micro_batches=16, **small)[0])).mean_step_ms
+    predicted = answer(tracekit.load([str(tmp_path / "trace")]), layouts=("cp=4",)).answers[0]
+    assert predicted.without_ms == pytest.approx(true, rel=0.02)

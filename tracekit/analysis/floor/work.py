@@ -36,6 +36,8 @@ _SPAN: Final = re.compile(
 _REENTRANT: Final = re.compile(r"^(?!autograd::).*Checkpoint\w*Backward")
 """The node of a reentrant checkpoint: a forward, and then a backward of its own inside."""
 _NODE: Final = re.compile(r"^autograd::engine::evaluate_function: ")
+_SUM: Final = re.compile(r"^autograd::engine::evaluate_function: torch::autograd::AccumulateGrad$")
+"""The node that adds a parameter's gradient to that of earlier micro-batches, with the hooks behind it."""
 _ATEN: Final = re.compile(r"^aten::")
 _FORWARD: Final = re.compile(
     r"^aten::(linear|matmul|layer_norm|rms_norm|scaled_dot_product_attention|dropout|softmax|log_softmax|conv[123]d|embedding"
@@ -51,7 +53,8 @@ class RankWork:
     spent, calls: by class of kernel, the time (without recomputed and small kernels) and the number in each step.
     shows_recomputation: whether the trace would show a forward that runs again, by nodes of autograd or by spans.
     flops: of matrix products by their shapes, forwards that run again left out, in all steps; None without a record.
-    allocator: the device waited for its host, which was in a call of the allocator.
+    summed: gradients added to those of earlier micro-batches, which grow with the parameters that a rank holds and not
+    with its tokens. allocator: the device waited for its host, which was in a call of the allocator.
     """
 
     rank: int
@@ -63,6 +66,7 @@ class RankWork:
     compute: I64
     recomputed: I64
     small: I64
+    summed: I64
     allocator: I64
 
     @property
@@ -85,14 +89,17 @@ def work_of(case: Case, rank: int) -> RankWork | None:
     rows = _kernels(events, cat, host, on_gpu=source.on_gpu)
     spans = _spans(events, cat, host)
     launch = launch_rows(events, cat, rows, source.begins) if source.on_gpu else rows
-    again = _recomputed(host, spans, rows, launch, on_gpu=source.on_gpu)
+    again = _computed_in(host, spans, rows, launch, on_gpu=source.on_gpu)
+    sums = _computed_in(host, _sums(events, cat, host), rows, launch, on_gpu=source.on_gpu)
     small = _small(host, rows, cat) if source.on_gpu and case.table is None else empty()
     small = subtract(intersect(small, computed), again)
     recomputed = intersect(again, computed)
     rest = subtract(subtract(computed, recomputed), small)
     spent, calls = _classes(events, host, rows, rest, windows)
     allocator = _in_allocator(case, rank, events, cat, host)
-    inside = (_within(part, windows) for part in (computed, recomputed, small, allocator))
+    inside = (
+        _within(part, windows) for part in (computed, recomputed, small, intersect(sums, computed), allocator)
+    )
     flops = _flops(case, rank, columns, events, host, spans)
     return RankWork(rank, columns, _nested(events, cat, host), flops, spent, calls, *inside)
 
@@ -138,10 +145,17 @@ def _spans(events: pa.Table, cat: Values, host: Host) -> dict[int, Intervals]:
     return {t: _forwards(events, host, on_host & (host.tid == t)) for t in threads}
 
 
-def _recomputed(
+def _sums(events: pa.Table, cat: Values, host: Host) -> dict[int, Intervals]:
+    """Return by thread when gradients are added to those of earlier micro-batches on the host."""
+    nodes = (cat == "cpu_op") & truth(events, "name", _SUM)
+    threads = np.unique(host.tid[nodes]).tolist()
+    return {t: union(host.start[nodes & (host.tid == t)], host.end[nodes & (host.tid == t)]) for t in threads}
+
+
+def _computed_in(
     host: Host, spans: dict[int, Intervals], rows: I64, launch: I64, *, on_gpu: bool
 ) -> Intervals:
-    """Return when recomputed forwards ran, disjoint, ns: kernels `rows` with such a `launch`, or a CPU's `spans`."""
+    """Return when kernels `rows` ran that a `launch` in `spans` began, or a CPU's `spans`; disjoint, ns."""
     if not on_gpu:
         return union(
             *(np.concatenate([s[i] for s in spans.values()] or [np.zeros(0, np.int64)]) for i in (0, 1))

@@ -1,11 +1,13 @@
 """What one step costs, in the parts that another layout of the same job changes: measured from matched traces."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from tracekit.analysis.breakdown.analyse import calls_of
 from tracekit.analysis.breakdown.parts import between_stages, steps_of, waits_known
+from tracekit.analysis.floor.work import work_of
 from tracekit.analysis.slowrank.case import Case
 from tracekit.axes import crosses_replicas
 from tracekit.errors import UsageError
@@ -13,9 +15,20 @@ from tracekit.findings import StepBreakdown
 from tracekit.rank_events.coded_words import numbered
 from tracekit.thresholds.layouts import PER_BATCH
 from tracekit.timing.buffered_sends import bytes_of
+from tracekit.units import I64
 
-Stage = tuple[float, float, dict[str, float]]
-"""One pipeline stage in one step, ns: compute, gaps without compute, exposed transfers by axes (as `cp_dp`)."""
+
+class Stage(NamedTuple):
+    """One pipeline stage in one step, ns.
+
+    compute: what follows the tokens of a rank. summed: gradients added to those of earlier micro-batches, which follow
+    its parameters. gaps: without compute. transfers: the exposed ones, by axes (as `cp_dp`).
+    """
+
+    compute: float
+    summed: float
+    gaps: float
+    transfers: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -61,14 +74,21 @@ def costs_of(case: Case) -> Costs:
         mine = [cell for row in rows for cell in cells[case.steps.ranks[row]]]
         if not mine:
             raise UsageError(f"--to-mesh: no whole step of stage {number} was read; add its traces")
-        stages.append(_stage(mine, edges))
-    axes = {axis for _, _, transfers in stages for axis in transfers}
+        stages.append(_stage(mine, edges, _summed(case, rows)))
+    axes = {axis for stage in stages for axis in stage.transfers}
     on_host = not case.on_gpus
     latency = {axis: _latency(case, axis) for axis in axes}
     return Costs(sizes, _batches(case), edges, tuple(stages), latency, on_host)
 
 
-def _stage(cells: list[StepBreakdown], edges: float) -> Stage:
+def _summed(case: Case, rows: I64) -> float:
+    """Return the median time in which the ranks of a stage add gradients to those of earlier micro-batches, ns."""
+    found = [work_of(case, case.steps.ranks[row]) for row in rows.tolist()]
+    each = [work.summed for work in found if work is not None]
+    return float(np.median(np.concatenate(each))) if each else 0.0
+
+
+def _stage(cells: list[StepBreakdown], edges: float, summed: float) -> Stage:
     """Return the medians of a stage's steps; the edges are taken from the gaps first."""
     parts = [cell.parts for cell in cells]
     compute = float(np.median([p.compute_ns for p in parts]))
@@ -78,7 +98,9 @@ def _stage(cells: list[StepBreakdown], edges: float) -> Stage:
         axis: float(np.median([sum(e.transfer_ns for e in p.exposed if e.axis == axis) for p in parts]))
         for axis in axes
     }
-    return compute - max(edges - gaps, 0.0), max(gaps - edges, 0.0), spent
+    compute -= max(edges - gaps, 0.0)
+    summed = min(summed, compute)
+    return Stage(compute - summed, summed, max(gaps - edges, 0.0), spent)
 
 
 def _edges(case: Case) -> float:

@@ -95,18 +95,18 @@ def step_ns(costs: Costs, sizes: Mapping[str, int], bound: Bound) -> float:
     doublings = sum(abs(log2(times)) for times in inner.values())
     unevenly = max(1 + bound.doubt * CUT_DOUBT * doublings, 0.0)
     stages = []
-    for compute, between, transfers in costs.stages:
+    for compute, summed, between, transfers in costs.stages:
         sent = sum(
             ns * transfer_factor(costs, axis, sizes, bound)
             for axis, ns in transfers.items()
             if not along(axis, DATA)
         )
-        stages.append((compute * part * unevenly + between * gaps + sent) / batches)
+        stages.append((compute * part * unevenly + summed * inner[TENSOR] + between * gaps + sent) / batches)
     times = restaged(stages, sizes[PIPELINE])
     summed = sum(
         ns * transfer_factor(costs, axis, sizes, bound)
-        for _, _, transfers in costs.stages
-        for axis, ns in transfers.items()
+        for stage in costs.stages
+        for axis, ns in stage.transfers.items()
         if along(axis, DATA)
     ) / len(costs.stages)
     changed = any(sizes[axis] != size for axis, size in was.items())
