@@ -231,8 +231,8 @@ def _in_order(ready: F64, this: I64, behind: I64) -> None:
 
 def _per_rank(run: Measured, of: Callable[[RankOps], I64 | None]) -> I64:
     """Return the value of `of` for each operation, over all ranks; −1 if the trace does not hold it."""
-    told = ((run.ops.per_rank[r], of(run.ops.per_rank[r])) for r in run.ops.ranks)
-    parts = [np.full(len(r.start), -1, np.int64) if values is None else values for r, values in told]
+    each = ((run.ops.per_rank[r], of(run.ops.per_rank[r])) for r in run.ops.ranks)
+    parts = [np.full(len(r.start), -1, np.int64) if values is None else values for r, values in each]
     return np.concatenate([np.zeros(0, np.int64), *parts])
 
 

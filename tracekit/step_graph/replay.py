@@ -242,8 +242,8 @@ class StepModel:
     @cached_property
     def levels(self) -> tuple[Levels | None, ...]:
         """The levels of each run; None if it can only be replayed in turn."""
-        told = self.instance, self.fixed, self.before, self.later, self.caused
-        return tuple(levels_of(lines, *told) for _, lines in self.runs)
+        orders = self.instance, self.fixed, self.before, self.later, self.caused
+        return tuple(levels_of(lines, *orders) for _, lines in self.runs)
 
     def _run(
         self, n: int, gaps: Sequence[F64], transfer: F64, begins: F64

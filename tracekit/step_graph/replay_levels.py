@@ -41,7 +41,7 @@ class Levels:
     )
     causes_lasts: I32  # by cause: its transfer
     first_cause: I32  # by instance: its first cause in `causes`; after the last instance the number of all
-    told: I32  # the needs in order of ranks
+    by_rank: I32  # the needs in order of ranks
     operations: I32  # the operations of these needs
     final: I32  # by rank: the place at which it ends
 
@@ -90,7 +90,7 @@ class Levels:
         """Return how long each of `operations` held its rank up, ns; `wall` comes from `walls`."""
         arrived = wall[self.earlier[self.needs]] + gaps[self.gap[self.needs]]
         until = wall[self.awaited] + lasts[self.lasts] + self.later
-        return np.maximum(until - arrived, 0.0)[self.told]
+        return np.maximum(until - arrived, 0.0)[self.by_rank]
 
 
 def levels_of(
@@ -142,7 +142,7 @@ def _laid_out(
         causes=_small(np.where(causes >= 0, at[causes], -1)),
         causes_lasts=_small(causes),
         first_cause=_small(first_cause),
-        told=_small(np.argsort(mine)),
+        by_rank=_small(np.argsort(mine)),
         operations=_small(events.event[np.sort(mine)]),
         final=_small(np.where(first < stop, place[stop - 1], np.arange(ranks))),
     )
