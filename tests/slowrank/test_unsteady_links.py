@@ -5,9 +5,10 @@ import pytest
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.test_link_cure import pipeline
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.answers.unsteady_links import unsteady_link, with_unsteady_link
+from tracekit.analysis.slowrank.answers.unsteady_links import unsteady_link
+from tracekit.analysis.slowrank.decision.gaps import unexplained_by_an_imbalance
+from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.opened import opened
-from tracekit.analysis.slowrank.suspects import Answer
 
 STEPS, CALLS = 6, 8
 SIZED = {"dtype": "BFloat16", "in_nelems": 1 << 24, "out_nelems": 1 << 24}
@@ -102,9 +103,7 @@ def test_messages_late_at_times_name_their_ends(tmp_path):
 
 def test_an_imbalance_gives_way_only_to_dearer_calls(tmp_path):
     case, _ = opened(job(tmp_path, ONE, [AT_TIMES]), None, None, None, None)
-    found = unsteady_link(case)
-    cheap, dear = (Answer("imbalance", "data_imbalance", "", gain=found.gain * by) for by in (0.5, 1.5))
-    assert with_unsteady_link(case, cheap).verdict == "inconclusive"
-    assert with_unsteady_link(case, dear) is dear
-    named = Answer("slow_rank", "gpu_compute", "", gain=found.gain * 0.5)
-    assert with_unsteady_link(case, named) is named
+    evidence, found = Evidence(case), unsteady_link(case)
+    gap = unexplained_by_an_imbalance(evidence, 0.5 * found.gain)
+    assert gap.could_hide == found.gain
+    assert unexplained_by_an_imbalance(evidence, 1.5 * found.gain) is None

@@ -7,12 +7,12 @@ import numpy as np
 
 from tracekit.analysis.slowrank.answers.imbalance_answers import blame_data
 from tracekit.analysis.slowrank.answers.open_answers import (
+    blame_peer_copies,
     leave_disagreeing_open,
     leave_rank_open,
     lone_suspect,
     may_be_design,
 )
-from tracekit.analysis.slowrank.answers.unsteady_links import blame_peer_copies
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.nodes import NAME_NODES, UNPLACED, whole_part
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (

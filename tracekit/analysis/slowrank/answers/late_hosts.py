@@ -26,7 +26,7 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps
 from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import stalls_of_the_same
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, suspect_of
+from tracekit.analysis.slowrank.suspects import explain_rank, suspect_of
 from tracekit.analysis.slowrank.wording import listed, ranks_in_words
 from tracekit.causes import CPU_LAUNCH
 from tracekit.step_graph.statistics import chance_of, median_of_others
@@ -194,25 +194,23 @@ def _instances(case: Case) -> tuple[I64, I64]:
     return rows[kept[place]], np.append(0, np.cumsum(size[kept]))
 
 
-def with_late_posts(case: Case, answer: Answer) -> Answer:
-    """`answer`, or an open one that names the rank that posts late where `answer` is healthy or blames the data."""
-    blameless = answer.verdict == "healthy" or answer.blames_data
-    found = late_posts(case) if blameless and len(case.steps.numbers) > 1 else None
+def rank_posts_late(e: Evidence) -> Iterator[Gap]:
+    """A rank is the last to join collectives in most steps, in its own time."""
+    case, found = e.case, late_posts(e.case) if len(e.case.steps.numbers) > 1 else None
     if found is None:
-        return answer
+        return
     rank = case.steps.ranks[found.row]
     candidate = suspect_of(case, found.row, Price.up_to(found.waited), 0.0, "unknown", ())
-    reason = (
-        f"no rank is proven to work longer than its peers, but rank {rank} is the last to join collectives in most "
-        f"steps, after more of its own work than the others: they wait {ms(found.waited):.1f} ms of "
-        f"{ms(case.step_ns):.1f} ms a step for it; the delay overlaps with its compute, as a copy from the host would, "
-        "or is hidden by uneven work"
+    what = (
+        f"rank {rank} is the last to join collectives in most steps, after more of its own work than the others: they "
+        f"wait {ms(found.waited):.1f} ms of {ms(case.step_ns):.1f} ms a step for it; the delay overlaps with its "
+        "compute, as a copy from the host would, or is hidden by uneven work"
     )
     decide = (
         f"compare copies and launches of rank {rank} with a peer's (tracekit open shows both), and record a few "
         "steps with that rank on another host"
     )
-    return left_open(reason, decide, (candidate,))
+    yield Gap(what, found.waited, decide, (candidate,))
 
 
 def same_ranks_stall_at_times(e: Evidence) -> Iterator[Gap]:

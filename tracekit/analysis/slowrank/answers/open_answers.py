@@ -22,6 +22,7 @@ from tracekit.analysis.slowrank.price import Price, rank_doubt_ns
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, link_end, stands, suspect_of
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, reason_of
 from tracekit.analysis.slowrank.wording import add_traces, fewest_traces, first_in_words, ranks_in_words
+from tracekit.axes import LEVELS
 from tracekit.findings import Suspect
 from tracekit.thresholds.slowrank import RANKS_LISTED
 from tracekit.units import ms
@@ -157,3 +158,38 @@ def candidates_of(case: Case, found: Undecided) -> tuple[Suspect, ...]:
         suspect_of(case, row, price, float(case.found.z[row]), *explain_rank(case, row, found.rows))
         for row, price in zip(found.rows, found.prices, strict=True)
     )
+
+
+def blame_peer_copies(case: Case, answer: Answer) -> Answer:
+    """`answer` about ranks with longer copies between devices, as one about their link.
+
+    Such a copy is a transfer that the rank carries out alone, among its compute, and the recording does not name its
+    other end. The answer is open where a rank that may be there left no trace.
+    """
+    ranks = [s.rank for s in answer.suspects]
+    reason = (
+        f"copies between devices take longer on {ranks_in_words(ranks)} than on other ranks, and the others wait for "
+        f"them: {ms(answer.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
+    )
+    inner = next(
+        axis for axis in reversed(LEVELS) if case.mesh.size(axis) > 1
+    )  # such copies stay inside a node
+    ends = sorted({mate for rank in ranks for mate in case.mesh.line(rank, [inner])} & set(case.missing))
+    if not ends:
+        return replace(answer, verdict="slow_link", reason=reason)
+    first = answer.suspects[0]
+    others = tuple(
+        replace(
+            first,
+            rank=rank,
+            host=None,
+            coords=case.mesh.coords(rank),
+            confidence=0.0,
+            lost_ms_low=0.0,
+            evidence=(),
+        )
+        for rank in ends
+    )
+    recorded = tuple(replace(s, lost_ms_low=0.0) for s in answer.suspects)
+    reason += f"; their other end may be {ranks_in_words(ends)}, which left no trace"
+    return left_open(reason, fewest_traces(case, ends), (*recorded, *others))

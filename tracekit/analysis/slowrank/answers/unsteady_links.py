@@ -1,26 +1,24 @@
-"""Links that are slow at times, and links of copies between devices: no comparison of groups shows them.
+"""Links that are slow at times, which no comparison of groups shows.
 
 At times a few transfers of a group take much longer than the same calls usually do. That needs no other group: a card
 that drops packets, or a network under foreign load, delays some calls and leaves the rest unchanged. The group's own
 calls do not show which member causes the delay, so no rank is blamed.
-
-A copy from the memory of another device is a transfer that the rank carries out alone, among its compute. The recording
-does not name its other end.
 """
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.evidence import Evidence, Gap
 from tracekit.analysis.slowrank.expected.like_transfers import message_of
 from tracekit.analysis.slowrank.hypotheses.link_cure import price_of
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import Answer, left_open, link_end
-from tracekit.analysis.slowrank.wording import fewest_traces, listed, ranks_in_words
-from tracekit.axes import LEVELS
+from tracekit.analysis.slowrank.suspects import link_end
+from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Suspect
 from tracekit.matching.channels import Channel
 from tracekit.matching.message_order import UNKNOWN_SIZE
@@ -139,25 +137,21 @@ def _usual(case: Case, numbers: I64, lasted: F64) -> F64:
     return usual
 
 
-def with_unsteady_link(case: Case, answer: Answer) -> Answer:
-    """`answer`, or an open one about transfers that are late at times and cost more than what `answer` reports.
-
-    Replaces only a healthy answer or an imbalance; a blamed rank or link stays blamed.
-    """
-    blameless = answer.verdict in {"healthy", "imbalance"}
-    found = unsteady_link(case) if blameless else None
-    if found is None or found.gain <= answer.gain:
-        return answer
+def link_is_irregular(e: Evidence) -> Iterator[Gap]:
+    """Some transfers of a group take much longer than the same calls usually do."""
+    case, found = e.case, unsteady_link(e.case)
+    if found is None:
+        return
     axes = "_".join(found.axes) or "no axis"
     transfers = "messages between rank" if found.message else "transfers of rank"
     late, compared = found.calls
-    reason = (
+    what = (
         f"{transfers} {listed(found.ranks)} along {axes} are irregular: {late} of {compared} take much longer than "
         f"the same calls usually do, {ms(found.summed):.1f} ms in total in step {listed(found.steps)}, although every "
         f"member had arrived; such calls cost {ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step, and "
         f"{_which(found, axes)}"
     )
-    return left_open(reason, _DECIDE, _candidates(case, found))
+    yield Gap(what, found.gain, _DECIDE, _candidates(case, found))
 
 
 _DECIDE: Final = (
@@ -183,37 +177,3 @@ def _candidates(case: Case, found: UnsteadyLink) -> tuple[Suspect, ...]:
     rows = [case.steps.row(rank) for rank in found.ranks if rank in case.steps.ranks]
     made = (link_end(case, row, price) for row in rows)
     return tuple(replace(s, steps=found.steps) for s in made)
-
-
-def blame_peer_copies(case: Case, answer: Answer) -> Answer:
-    """`answer` about ranks with longer copies between devices, as one about their link.
-
-    It is open where a rank at the other end left no trace.
-    """
-    ranks = [s.rank for s in answer.suspects]
-    reason = (
-        f"copies between devices take longer on {ranks_in_words(ranks)} than on other ranks, and the others wait for "
-        f"them: {ms(answer.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
-    )
-    inner = next(
-        axis for axis in reversed(LEVELS) if case.mesh.size(axis) > 1
-    )  # such copies stay inside a node
-    ends = sorted({mate for rank in ranks for mate in case.mesh.line(rank, [inner])} & set(case.missing))
-    if not ends:
-        return replace(answer, verdict="slow_link", reason=reason)
-    first = answer.suspects[0]
-    others = tuple(
-        replace(
-            first,
-            rank=rank,
-            host=None,
-            coords=case.mesh.coords(rank),
-            confidence=0.0,
-            lost_ms_low=0.0,
-            evidence=(),
-        )
-        for rank in ends
-    )
-    recorded = tuple(replace(s, lost_ms_low=0.0) for s in answer.suspects)
-    reason += f"; their other end may be {ranks_in_words(ends)}, which left no trace"
-    return left_open(reason, fewest_traces(case, ends), (*recorded, *others))

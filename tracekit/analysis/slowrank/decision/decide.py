@@ -13,8 +13,6 @@ import numpy as np
 
 from tracekit.analysis.slowrank.answers import harmless, slow_launch
 from tracekit.analysis.slowrank.answers.hidden_rank import with_hidden_rank, with_most_of_it
-from tracekit.analysis.slowrank.answers.late_hosts import with_late_posts
-from tracekit.analysis.slowrank.answers.unsteady_links import with_unsteady_link
 from tracekit.analysis.slowrank.case import Case, without_steps
 from tracekit.analysis.slowrank.decision import culprits, gaps, limits, no_culprit
 from tracekit.analysis.slowrank.evidence import Evidence
@@ -61,8 +59,6 @@ CHALLENGES: Final[tuple[Challenge, ...]] = (
     limits.dumps_time_communication,
     with_hidden_rank,
     with_most_of_it,
-    with_late_posts,
-    with_unsteady_link,
     limits.shares_no_communication,
     limits.mesh_is_unknown,
     limits.part_of_a_step,
@@ -97,7 +93,8 @@ def first_of(evidence: Evidence) -> Answer:
         if answer is None:
             continue
         rules = answer.rules or (rule.__name__,)
-        gap = gaps.slow_network_beside(evidence, answer.gain) if answer.verdict == "imbalance" else None
+        uneven = answer.verdict == "imbalance"
+        gap = gaps.unexplained_by_an_imbalance(evidence, answer.gain) if uneven else None
         if gap is not None:
             reason = f"{gap.what}; in addition, {answer.reason}"
             answer = left_open(reason, gap.to_decide, (*gap.candidates, *answer.suspects))

@@ -13,9 +13,11 @@ import numpy as np
 from tracekit.analysis.slowrank.answers.compared_steps import slow_outside_steps, steps_are_unequal
 from tracekit.analysis.slowrank.answers.late_hosts import (
     host_launches_late,
+    rank_posts_late,
     ranks_leave_late,
     same_ranks_stall_at_times,
 )
+from tracekit.analysis.slowrank.answers.unsteady_links import link_is_irregular
 from tracekit.analysis.slowrank.evidence import Evidence, Gap
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     compared_little,
@@ -41,11 +43,7 @@ from tracekit.analysis.slowrank.hypotheses.moving_stalls import varied_ns
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, link_end, suspect_of
 from tracekit.analysis.slowrank.wording import fewest_traces, listed, ranks_in_words
-from tracekit.thresholds.slowrank import (
-    CLEAR_SHARE,
-    MIN_LOST_SHARE,
-    RANKS_LISTED,
-)
+from tracekit.thresholds.slowrank import CLEAR_SHARE, MIN_LOST_SHARE, RANKS_LISTED
 from tracekit.units import ms
 
 
@@ -269,7 +267,11 @@ GAPS: Final[tuple[Callable[[Evidence], Iterator[Gap]], ...]] = (
     work_varies,
     lone_ranks_vary,
     one_rank_is_quick,
+    rank_posts_late,
+    link_is_irregular,
 )
+BESIDE: Final = (lone_transfers_may_be_slow, rank_posts_late, link_is_irregular)
+"""The gaps that uneven work does not explain: waits for one rank's own time, and transfers after all have arrived."""
 
 
 def a_gap_may_hide(e: Evidence) -> Answer | None:
@@ -283,13 +285,13 @@ def a_gap_may_hide(e: Evidence) -> Answer | None:
     return None
 
 
-def slow_network_beside(e: Evidence, gain: float) -> Gap | None:
-    """Return the gap of transfers without peers that could hide more than an imbalance, which costs `gain`, ns a step.
+def unexplained_by_an_imbalance(e: Evidence, gain: float) -> Gap | None:
+    """Return the first of BESIDE that could hide more than an imbalance, which costs `gain`, ns a step; None without.
 
-    What is uneven, by design or by chance, must not hide a slow network.
+    What is uneven, by design or by chance, must not hide a slow network or a late host.
     """
-    found = lone_transfers_may_be_slow(e)
-    return next((gap for gap in found if gap.decides and gap.could_hide > gain), None)
+    found = (gap for each in BESIDE for gap in each(e))
+    return next((gap for gap in found if gap.decides and gap.could_hide > max(gain, e.least)), None)
 
 
 def widest_first(e: Evidence) -> list[Gap]:
