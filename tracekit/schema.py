@@ -49,7 +49,7 @@ EVENTS = pa.schema(
         pa.field(
             "input_peer", pa.int32()
         ),  # the peer's rank in the group: Concrete Inputs of c10d::send, recv_
-        pa.field("grid", pa.int32()),  # args.grid[0] of a kernel of messages: no fewer than its channels
+        pa.field("grid", pa.int32()),  # args.grid[0] of a kernel: of messages no fewer than its channels
         pa.field(
             "wait_stream", pa.int64()
         ),  # args.wait_on_stream: of a cuda_sync event, the stream that its stream waits for

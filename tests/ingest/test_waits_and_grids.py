@@ -1,4 +1,4 @@
-"""What a stream waited for is read from `cuda_sync` events, and the grid from kernels that may carry messages."""
+"""What a stream waited for is read from `cuda_sync` events, and the grid from kernels."""
 
 import json
 
@@ -24,17 +24,17 @@ def test_waits_and_grids_are_read(beside):
         (20, 8),
         *[(None, None)] * 2,
     ]
-    assert [r["grid"] for r in rows[:4]] == [None, None, 8, None]
+    assert [r["grid"] for r in rows[:4]] == [None, None, 8, 132]
 
 
 @pytest.mark.parametrize("grid", [[], None, [None, 1], "8", {"x": 8}])
 def test_a_damaged_grid_is_none(grid):
     message = kernel(2, grid=grid) | {"name": "ncclDevKernel_SendRecv"}
-    rows, _ = read(message, kernel(3))
+    rows, _ = read(message, kernel(3, grid=None))
     assert [r["grid"] for r in rows] == [None] * 3
 
 
 def test_a_grid_as_a_float_counts_whole():
     message = kernel(2, grid=[8.0, 1, 1]) | {"name": "ncclDevKernel_Generic_1"}
-    rows, _ = read(message, kernel(3))
+    rows, _ = read(message, kernel(3, grid=None))
     assert [r["grid"] for r in rows] == [None, 8, None]

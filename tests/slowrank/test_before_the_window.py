@@ -42,7 +42,7 @@ def measured(**how):
 
 def test_messages_of_before_the_window_leave_the_mesh(tmp_path):
     run = replace(job(tmp_path, grid(dp=8)), groups=(WORLD, *RINGS))
-    _, choice = joined(run, measured(), None, None)
+    choice = joined(run, measured(), None, None).choice
     assert choice.source == "process_groups"
     assert choice.mesh.sizes == {"tp": 1, "cp": 2, "pp": 1, "dp": 4}
 

@@ -10,8 +10,8 @@ from tracekit.analysis.slowrank.analyse import analyse
 MESH = grid(tp=2, dp=4)
 
 
-def cut(run, number, kept=1.0):
-    """`run` without the mark of a step, at an end of the recording, of which each rank kept that share."""
+def cut(run, number, kept=1.0, whole=()):
+    """`run` without the mark of a step, at an end of the recording, of which ranks not in `whole` kept that share."""
     for record in run.ranks:
         table = pq.read_table(run.folder / record.table)
         name = table.column("name")
@@ -19,7 +19,8 @@ def cut(run, number, kept=1.0):
         begin, lasted = mark.column("ts")[0].as_py(), mark.column("dur")[0].as_py()
         table = table.filter(pc.not_equal(name, f"ProfilerStep#{number}"))
         ts = table.column("ts")
-        lost = round(lasted * (1 - kept * (1 - 0.1 * (record.rank % 3))))
+        part = 1.0 if record.rank in whole else kept * (1 - 0.1 * (record.rank % 3))
+        lost = round(lasted * (1 - part))
         inside = (
             pc.greater_equal(ts, begin + lost) if number == 0 else pc.less(ts, begin + lasted - lost)
         )  # ranks begin and end to record at different times
@@ -43,3 +44,16 @@ def test_parts_without_a_slow_device_are_no_doubt(tmp_path, number, extra_us):
     """One long kernel in what was cut, as of a profiler that starts, is no slow device."""
     run = job(tmp_path, MESH, accident=(5, number, extra_us), steps=4, layers=8)
     assert analyse(cut(run, number)).verdict == "healthy"
+
+
+@pytest.mark.parametrize("number", [0, 3])
+@pytest.mark.parametrize("factor", [1.0, 1.25])
+@pytest.mark.quick(2)
+def test_a_step_of_one_rank_is_compared_with_others(tmp_path, number, factor):
+    run = job(tmp_path, MESH, slow={5: factor}, slow_steps={number}, steps=4, layers=8)
+    found = analyse(cut(run, number, 0.02, whole=(5,)))
+    slow = factor > 1
+    assert (found.verdict, [c.rank for c in found.candidates]) == (
+        ("inconclusive", [5]) if slow else ("healthy", [])
+    )
+    assert ("no peer recorded these kernels" in found.reason) == slow

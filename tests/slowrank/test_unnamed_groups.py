@@ -113,6 +113,21 @@ def test_groups_of_rare_calls_divide_a_flat_world(tmp_path):
     assert sorted(size for size in choice.mesh.sizes.values() if size > 1) == [2, 4]
 
 
+def test_groups_of_rare_calls_divide_an_axis(tmp_path):
+    """Four ranks beside each tensor group were one axis for want of these groups, of which each holds two."""
+    pairs, lines = ((0, 1), (2, 3), (4, 5), (6, 7)), ((0, 2), (1, 3), (4, 6), (5, 7))
+    groups = (WORLD, *(Group(n, members, (), ()) for n, members in enumerate(pairs, 1)))
+
+    def tensor(rank):
+        return [comm(1000.0 * n + 600 + rank % 2, 20, 1 + rank // 2, seq=n) for n in range(12)]
+
+    run, ops = rare_calls(tmp_path, lines, groups, tensor, size=2)
+    run = replace(run, ranks=tuple(replace(r, groups=()) for r in run.ranks))  # files list no groups
+    found, _, choice = matched(run, list(ops.per_rank.values()), None, None)
+    assert {g.ranks for g in found.groups} == {WORLD.ranks, *pairs, *lines}
+    assert sorted(size for size in choice.mesh.sizes.values() if size > 1) == [2, 2, 2]
+
+
 @pytest.mark.parametrize("listed", [True, False])
 def test_a_group_that_no_file_lists_is_none(tmp_path, listed):
     """Files list groups: what leaves together without being one of them is no group, as on clocks that are wrong."""

@@ -4,8 +4,9 @@ from collections import Counter
 
 import pytest
 
-from tests.tables.rows import events
-from tests.tables.test_pipeline_order import PLANS, STEP, pipeline
+from tests.localise.schedule import deepspeed
+from tests.tables.rows import events, step
+from tests.tables.test_pipeline_order import BACK, FORTH, PLANS, STEP, WORK, Rank, pipeline
 from tracekit.inference.peers.line_kernels import Message, Says, schedules
 from tracekit.inference.peers.line_order import _pairs, with_line_order
 from tracekit.matching.clock import Clocks
@@ -28,15 +29,52 @@ def found(plans, change=lambda rows: rows, only=None):
     """
     every = [bare_kernels(rows) for rows in pipeline(plans)]
     every = [change(rows) if only in {None, n} else rows for n, rows in enumerate(every)]
-    ranks = [rank_ops(r, events(rows)) for r, rows in enumerate(every)]
-    ops = rematch(match(ranks, []), ranks, [])
-    same = dict.fromkeys(LINE, 0)
-    clock = Clocks(dict.fromkeys(LINE, 0.0), dict.fromkeys(LINE, 0.0), same, same, 0.0, exact=same)
-    told, count = with_line_order(ops, clock, [LINE])
+    told, count = learnt_of(every)
     ends = Counter(
         (op, int(s), int(d)) for r in told for op, s, d in zip(r.op, r.src, r.dst, strict=True) if s >= 0
     )
     return count, {key: n / 2 for key, n in ends.items()}
+
+
+def learnt_of(every):
+    """(the operations of all ranks with what is learnt of their messages, the number of messages)."""
+    ranks = [rank_ops(r, events(rows)) for r, rows in enumerate(every)]
+    ops = rematch(match(ranks, []), ranks, [])
+    same = dict.fromkeys(LINE, 0)
+    clock = Clocks(dict.fromkeys(LINE, 0.0), dict.fromkeys(LINE, 0.0), same, same, 0.0, exact=same)
+    return with_line_order(ops, clock, [LINE])
+
+
+def unbuffered(plans):
+    """The recordings of stages that run `plans` (tests.localise.schedule), two steps; both ends of a message wait."""
+    ranks = [Rank(stage, "") for stage in range(len(plans))]
+    for number in range(2):
+        for rank in ranks:
+            rank.at = STEP * number + 50
+            rank.rows.append(step(number, STEP * number, STEP - 100))
+        todo = {rank.stage: list(plans[rank.stage]) for rank in ranks}
+        while any(todo.values()):
+            for rank in ranks:
+                while todo[rank.stage] and todo[rank.stage][0][0] != "X":
+                    rank.work(WORK[todo[rank.stage].pop(0)[0]])
+            if not any(todo.values()):
+                break
+            stage = next(rank.stage for rank in ranks if meets(todo, rank.stage) is not None)
+            ((sent, peer, _),) = todo[stage][0][1]
+            end = max(ranks[stage].at, ranks[peer].at) + 100
+            ranks[stage].message(FORTH if sent else BACK, 10, end)
+            ranks[peer].message(BACK if sent else FORTH, 10, end)
+            todo[stage].pop(0)
+            todo[peer].pop(0)
+    return [bare_kernels(rank.rows) for rank in ranks]
+
+
+def meets(todo, stage):
+    """The stage with a next message that is the counterpart of the next one of `stage`; None where it waits."""
+    if not todo[stage] or todo[stage][0][0] != "X":
+        return None
+    ((sent, peer, kind),) = todo[stage][0][1]
+    return peer if todo[peer] and todo[peer][0] == ("X", [(not sent, stage, kind)]) else None
 
 
 def without_first(rows):
@@ -114,3 +152,12 @@ def test_one_forward_one_backward_batches_its_changes():
 def test_interleaved_stages_talk_around_the_ring():
     pairs = {(p.sender, p.receiver) for s in schedules((18, 24, 18)) for p in _pairs(s) or ()}
     assert {(2, 0), (0, 2)} <= pairs
+
+
+def test_sends_without_buffers_decide_which_comes_first():
+    """DeepSpeed sends a gradient before it receives: with the opposite order each would end before its receive."""
+    plans = deepspeed(3, 6)
+    learnt = learnt_of(unbuffered(plans))[0]
+    for plan, rank in zip(plans, learnt, strict=True):
+        sent = [item[1][0][0] for item in plan if item[0] == "X"]
+        assert [op == "send" for op in rank.op] == sent * 2

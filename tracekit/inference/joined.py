@@ -34,27 +34,50 @@ from tracekit.thresholds.slowrank import AXIS_RIVAL, CLOCK_DOUBTS
 from tracekit.thresholds.tables import COMMON_END_NS
 
 
+class Joined(NamedTuple):
+    """Operations with the inferred peers of messages, the mesh, and the pipelines along which peers were inferred."""
+
+    ops: Operations
+    choice: MeshChoice
+    lines: frozenset[tuple[int, ...]]
+
+
 def joined(
-    run: Run, ops: Operations, sizes: dict[str, int] | None, order: Sequence[str] | None
-) -> tuple[Operations, MeshChoice]:
+    run: Run,
+    ops: Operations,
+    sizes: dict[str, int] | None,
+    order: Sequence[str] | None,
+    lines: frozenset[tuple[int, ...]] = frozenset(),
+) -> Joined:
     """Return `ops` with the inferred peers of messages, and the mesh; `sizes` and `order` are the user's.
 
-    Raises UsageError where they contradict the input, MeshError where nothing determines the mesh.
+    `lines` are the pipelines along which peers were inferred before. Raises UsageError where the user's mesh
+    contradicts the input, MeshError where nothing determines the mesh.
     """
+    best = _best_linked(run, ops, sizes, order)
+    if best is not None:
+        ops, lines = best.ops, lines | best.lines if best.links else lines
+    return Joined(ops, choose(run, ops, sizes, order, lines), lines)
+
+
+def _best_linked(
+    run: Run, ops: Operations, sizes: dict[str, int] | None, order: Sequence[str] | None
+) -> "_Linked | None":
+    """The links along the one axis that has clearly most of them; None where no axis is clear or no message open."""
     if not ops.among(("send_recv",)).any():
-        return ops, choose(run, ops, sizes, order)
+        return None
     tried = [
         _linked(run, ops, mesh, axis, sure=sure) for mesh, axis, sure in _candidates(run, ops, sizes, order)
     ]
     tried.sort(key=lambda t: -t.links)
     alone = len(tried) == 1 or (tried and tried[1].links <= AXIS_RIVAL * tried[0].links)
     if not alone or not (tried[0].links or tried[0].sure):
-        return ops, choose(run, ops, sizes, order)
+        return None
     best = tried[0]
     whole = any(len(line) == len(world_of(run, ops)) for line in best.lines)
     if not best.sure and (not _connected(best) or (whole and not is_one_pipeline(best.ops))):
-        return ops, choose(run, ops, sizes, order)  # only these links suggest a pipeline
-    return best.ops, choose(run, best.ops, sizes, order, best.lines if best.links else ())
+        return None  # only these links suggest a pipeline
+    return best
 
 
 class _Linked(NamedTuple):

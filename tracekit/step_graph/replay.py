@@ -17,8 +17,7 @@ from tracekit.step_graph.rank_timeline import RankTimeline
 from tracekit.step_graph.replay_in_turn import InTurn, causes_of
 from tracekit.step_graph.replay_levels import Levels, levels_of
 from tracekit.step_graph.waiting_parts import WaitingParts, cut_there
-from tracekit.thresholds.replay import DRIFT_SHARE, MOST_REPEATS
-from tracekit.thresholds.slowrank import MAJORITY
+from tracekit.thresholds.slowrank import DRIFT_SHARE, MAJORITY, MOST_REPEATS
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64
 

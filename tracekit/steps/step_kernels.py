@@ -1,7 +1,7 @@
 """The compute kernels of one rank in its steps, in order, for comparing ranks and steps with the same work."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -34,11 +34,16 @@ class StepKernels:
         """Return the same kernels, the last one first."""
         return self._taken(slice(None, None, -1))
 
-    def first(self, count: int) -> "StepKernels":
-        """Return the first `count` kernels."""
-        return self._taken(slice(count))
+    def part(self, first: int, last: int) -> "StepKernels":
+        """Return the kernels from the position `first` up to, but without, `last`."""
+        return self._taken(slice(first, last))
 
-    def _taken(self, part: slice) -> "StepKernels":
+    def step(self, column: int) -> "StepKernels":
+        """Return the kernels of the step in `column`, as column 0."""
+        mine = self._taken(self.column == column)
+        return replace(mine, column=np.zeros_like(mine.column))
+
+    def _taken(self, part: slice | npt.NDArray[np.bool_]) -> "StepKernels":
         return StepKernels(
             self.column[part], self.name[part], self.lasted[part], self.shared[part], self.counts[part],
             self.start[part],

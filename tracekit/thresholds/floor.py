@@ -1,4 +1,4 @@
-"""Thresholds of `floor`, which compares the step with what it could take."""
+"""Thresholds of `breakdown` and `floor`, which divide a step into parts and say what each brings."""
 
 from typing import Final
 
@@ -27,3 +27,10 @@ MAX_PLAN_BYTES: Final = 64 << 20
 
 CLASSES_SHOWN: Final = 3
 """Classes of kernel that the text lists without --verbose, the largest losses first: they fit a screen."""
+
+VOLUME_ERROR: Final = 0.02
+"""Share by which a recorded volume may miss a formula that it follows: shards are padded, and losses and norms add a
+few elements."""
+
+SIZES_SHOWN: Final = 3
+"""Sizes of small all-reduces shown as possible losses: the loss has one, norms and biases have one or two others."""

@@ -22,7 +22,7 @@ from tracekit.rank_events.coded_words import Column, among
 from tracekit.rank_events.operation_names import MESSAGES, ROOTED, ring_share
 from tracekit.steps.step_ends import STEP_END
 from tracekit.store import Run
-from tracekit.thresholds.breakdown import SIZES_SHOWN, VOLUME_ERROR
+from tracekit.thresholds.floor import SIZES_SHOWN, VOLUME_ERROR
 from tracekit.timing.buffered_sends import bytes_of
 from tracekit.timing.exposed_pieces import exposed_pieces
 from tracekit.timing.measured import StepRange

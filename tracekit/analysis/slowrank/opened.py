@@ -160,13 +160,25 @@ def matched(
             "its collectives do not end when the other ranks' do: it belongs to another recording, or its clock jumped",
         )
         ops = match([r for r in ranks if r.rank not in others], run.groups)
-    ops, choice = joined(run, ops, mesh, order)
-    found, ops = with_rare_groups(run, ops, choice.mesh)
-    if choice.source == "flat_world" and found.groups != run.groups:
-        with suppress(MeshError):  # the groups divide a world that was taken as one for want of them
-            again, divided = joined(found, ops, mesh, order)
-            return (*with_rare_groups(found, again, divided.mesh), divided)
-    return found, ops, choice
+    return _settled(run, ops, mesh, order)
+
+
+def _settled(
+    run: Run, ops: Operations, mesh: dict[str, int] | None, order: Sequence[str] | None
+) -> tuple[Run, Operations, MeshChoice]:
+    """Return what `matched` does: peers, mesh and groups help to find each other, until no group changes.
+
+    Each round only adds groups, so that one adds none. Groups that contradict each other later change no mesh.
+    """
+    known, found = None, joined(run, ops, mesh, order)
+    while known != run.groups:
+        if known is not None:
+            with suppress(MeshError):
+                found = joined(run, found.ops, mesh, order, found.lines)
+        known = run.groups
+        run, ops = with_rare_groups(run, found.ops, found.choice.mesh)
+        found = found._replace(ops=ops)
+    return run, found.ops, found.choice
 
 
 def ranks_of(case: Case) -> RankCoverage:

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.inference.groups.common_ends import Members
-from tracekit.inference.groups.inferred_groups import named, without_inferred
 from tracekit.inference.groups.places_apart import (
     carries_others,
     leave_apart,
@@ -19,9 +18,11 @@ from tracekit.inference.groups.places_apart import (
 from tracekit.inference.groups.stream_sequences import (
     NO_GROUP,
     StreamClass,
+    named,
     places_on,
     stream_classes,
     unnamed_rows,
+    without_inferred,
 )
 from tracekit.inference.groups.usual_numbering import Way, allowed_ways, by_parts, members_of
 from tracekit.matching.clock import Clocks

@@ -18,9 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.inference.groups.common_ends import Members, Together, choose
-from tracekit.inference.groups.inferred_groups import named
 from tracekit.inference.groups.places_apart import ways_by_place
-from tracekit.inference.groups.stream_sequences import NO_GROUP, StreamClass, stream_classes
+from tracekit.inference.groups.stream_sequences import (
+    NO_GROUP,
+    StreamClass,
+    named,
+    stream_classes,
+)
 from tracekit.inference.groups.usual_numbering import Way, allowed_ways, by_parts, members_of
 from tracekit.mesh import Mesh
 from tracekit.rank_events.coded_words import among

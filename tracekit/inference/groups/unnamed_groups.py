@@ -13,12 +13,12 @@ import numpy as np
 from tracekit.errors import MeshError, MeshUnknownError
 from tracekit.inference.groups.common_ends import Members, Together, clusters
 from tracekit.inference.groups.groups_by_place import with_groups_of_places
-from tracekit.inference.groups.inferred_groups import named
 from tracekit.inference.groups.places_apart import streams_apart
 from tracekit.inference.groups.stream_sequences import (
     NO_GROUP,
     UNTOLD_KINDS,
     StreamClass,
+    named,
     stream_classes,
     streams_of_all,
     unnamed_rows,
@@ -165,7 +165,7 @@ def _members_of_streams(
 
 def _is_pipeline(run: Run, ranks: list[RankOps], order: Sequence[str] | None) -> bool:
     """Whether messages show that all ranks of `run` are one pipeline, where no ends show any group."""
-    return joined(run, match(ranks, run.groups), None, order)[1].mesh.stages > 1
+    return joined(run, match(ranks, run.groups), None, order).choice.mesh.stages > 1
 
 
 def _by_numbers(

@@ -20,10 +20,17 @@ from tracekit.units import I64
 # 1F1B (Narayanan et al., SOSP 2019), interleaved 1F1B (Narayanan et al., SC 2021) and GPipe (Huang et al.,
 # NeurIPS 2019). A stage receives what a task needs before it, and sends its result behind it. Frameworks put
 # each message into a kernel of its own, batch the two of a change between forward and backward, or batch all
-# between two tasks.
+# between two tasks. Of two messages alone, both ends of a change must take the same one first, or block each other:
+# in DeepSpeed that is the gradient.
 
-Grouping = Literal["alone", "alone, receives first", "of a change", "between tasks"]
-GROUPINGS: Final[tuple[Grouping, ...]] = ("alone", "alone, receives first", "of a change", "between tasks")
+Grouping = Literal["alone", "alone, receives first", "alone, gradients first", "of a change", "between tasks"]
+GROUPINGS: Final[tuple[Grouping, ...]] = (
+    "alone",
+    "alone, receives first",
+    "alone, gradients first",
+    "of a change",
+    "between tasks",
+)
 CHUNKS: Final = (2, 3, 4)
 """Model chunks a stage, where stages are interleaved."""
 
@@ -95,7 +102,11 @@ def _kernels(tasks: list[_Task], stage: int, stages: int, chunks: int, grouping:
         if grouping == "between tasks" or (grouping == "of a change" and changes):
             found += [tuple(here)] if here else []
         else:
-            found += [(m,) for m in (here[::-1] if grouping == "alone, receives first" else here)]
+            to_gradients = changes and tasks[at - 1].forward
+            received_first = grouping == "alone, receives first" or (
+                grouping == "alone, gradients first" and to_gradients
+            )
+            found += [(m,) for m in (here[::-1] if received_first else here)]
     return found
 
 

@@ -1,7 +1,8 @@
 """How well messages of a pipeline's stages fit those of their neighbours, at each position of the step.
 
 A message is received no earlier than it was sent, and where a kernel carries it alone, neither end lasts longer
-than the transfer once both have begun. A stage sends the result of a forward or of a backward, which takes longer.
+than the transfer once both have begun, and a send that lasts longer than the transfer waits for this receive: it does
+not end before it. A stage sends the result of a forward or of a backward, which takes longer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,7 +59,9 @@ def misfits(sent: Times, received: Times) -> F64:
         early = r1 < s0 - COMMON_END_NS
         idle = received.alone & (r1 > np.maximum(r0, s1) + transfer)
         held = sent.alone[:, None] & (s1 > np.maximum(s0, r1) + transfer)
-        wrong += early | idle | held
+        waited = sent.alone[:, None] & (s1 > s0 + transfer)
+        left = waited & received.alone & (s1 < np.minimum(r0 + least, r1) - COMMON_END_NS)
+        wrong += early | idle | held | left
     return wrong / max(len(sent.start), 1)
 
 

@@ -18,7 +18,7 @@ import pyarrow.json as pj
 from tracekit.ingest.kineto.event_fields import (
     CALL_MARKS,
     COMMS_MARKS,
-    GRIDDED,
+    GRID_MARK,
     INTEGER_KEYS,
     SCALES,
     WAIT_MARK,
@@ -149,7 +149,7 @@ class EventBuffer:
             comms=any(mark in text for mark in COMMS_MARKS),
             inputs=any(mark in text for mark in CALL_MARKS),
             waits=WAIT_MARK in text,
-            grids=any(mark.encode() in text for mark in GRIDDED),
+            grids=GRID_MARK in text,
             shapes=SHAPES_MARK in text,
             types=GLOO_MARK in text,
         )

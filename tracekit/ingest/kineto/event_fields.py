@@ -69,8 +69,7 @@ CALLS = ("c10d::send", "c10d::recv_")
 PEER = re.compile(r"[0-9]{1,9}")
 CALL_MARKS = (b'"c10d::send"', b'"c10d::recv_"')
 WAIT_MARK = b'"wait_on_'
-GRIDDED = ("SendRecv", "Kernel_Generic")
-"""Parts of names of kernels that may carry messages: their grid is read."""
+GRID_MARK = b'"grid"'
 
 SCANNED = pa.schema(
     [pa.field("ts", pa.int64()), pa.field("dur", pa.int64())]
@@ -92,7 +91,7 @@ class Dialect(NamedTuple):
     comms: bool = True  # whether communication arguments are looked for
     inputs: bool = True  # and the inputs of calls
     waits: bool = True  # and what streams wait for
-    grids: bool = True  # and the grids of kernels of messages
+    grids: bool = True  # and the grids of kernels
     shapes: bool = True  # and the shapes of operators' inputs, which are text by then
     types: bool = True  # and the types of inputs of collectives on Gloo
     texts: tuple[str, ...] = ()  # integer keys that hold strings at times: read a second time as `text_key`

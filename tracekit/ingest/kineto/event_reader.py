@@ -13,7 +13,6 @@ from typing import Any
 from tracekit.ingest.kineto.event_fields import (
     CALLS,
     COMMS,
-    GRIDDED,
     GRIDS,
     KEPT_PHASES,
     PLAIN,
@@ -91,7 +90,7 @@ class EventReader:
             if row["dtype"] is None:
                 row["dtype"] = type_of(row["name"], args.get(TYPES_KEY))
             grid = args.get("grid")
-            if isinstance(grid, list) and any(kind in (row["name"] or "") for kind in GRIDDED):
+            if isinstance(grid, list):
                 row["grid"] = self._value({"grid": next(iter(grid), None)}, *GRIDS, quiet=False)
         elif args is not None:
             self._issues["malformed_arguments"] += 1

@@ -15,13 +15,11 @@ from tracekit.arrays import (
     from_ints,
     from_numpy,
     from_strings,
-    null_of,
     to_numpy,
 )
 from tracekit.ingest.kineto.event_fields import (
     ARGS,
     CALLS,
-    GRIDDED,
     GRIDS,
     INPUTS,
     KEPT_PHASES,
@@ -78,7 +76,7 @@ def typed(table: pa.Table, dialect: Dialect, issues: Counter[str], phases: Count
         if field in TYPES:
             return _of_types(columns, argument(field.keys[0]))
         if field in GRIDS:
-            return _grids(argument(field.keys[0]), top("name"), issues)
+            return _grids(argument(field.keys[0]), issues)
         return _encode(_first([read(argument, field, k) for k in field.keys]), field.type, issues)
 
     for field in ARGS:
@@ -147,11 +145,9 @@ def _texts(listed: Any) -> list[str]:
     return [(t or b"").decode("utf-8", "replace") for t in listed.values.cast(pa.binary()).to_pylist()]
 
 
-def _grids(lists: pa.Array, names: pa.Array, issues: Counter[str]) -> pa.Array:
-    """The first number of each kernel's grid, int64; null for kernels that carry no message."""
-    asked = pc.match_substring_regex(names.cast(pa.binary()), "|".join(GRIDDED))
+def _grids(lists: pa.Array, issues: Counter[str]) -> pa.Array:
+    """The first number of each kernel's grid, int64; null without one."""
     first = pc.list_slice(lists, 0, 1, return_fixed_size_list=True).values
-    first = pc.if_else(pc.fill_null(asked, fill_value=FALSE), first, null_of(first.type))
     return _whole(first, issues) if pa.types.is_decimal(first.type) else first
 
 

@@ -9,7 +9,8 @@ and nearly all kernels must be longer.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -23,8 +24,13 @@ from tracekit.arrays import numbered_rows
 from tracekit.causes import GPU_COMPUTE
 from tracekit.findings import Quality
 from tracekit.rank_events.coded_words import numbered
-from tracekit.rank_events.operation_names import UNDIRECTED
-from tracekit.steps.step_kernels import LongerKernels, StepKernels, kernels_between, longer_kernels
+from tracekit.steps.step_kernels import (
+    LongerKernels,
+    StepKernels,
+    kernels_between,
+    kernels_in_steps,
+    longer_kernels,
+)
 from tracekit.steps.steps import windows_of
 from tracekit.thresholds.slowrank import (
     KIND_RATIO,
@@ -34,20 +40,19 @@ from tracekit.thresholds.slowrank import (
     RANKS_SAMPLED,
     STAGE_TELLING_PEERS,
 )
-from tracekit.units import F64, I64, Mask, ms
+from tracekit.units import F64, I64, ms
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Operations of a rank before its first compared step (latest first) or after its last; times in ns.
+    """What a rank recorded before its first compared step or after its last: from `border` to `edge`, ns of its clock.
 
-    `own` is the rank's own time from the border to the far side of each operation, `until` wall time of that side.
+    pace: the own time of each operation there, ns.
     """
 
-    kinds: tuple[str, ...]
-    own: I64
-    until: I64
     border: int
+    edge: int
+    pace: float
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,7 @@ class SlowOutside:
     row: int
     factor: float
     before: bool
+    beside_peers: bool  # else beside itself: no peer recorded these kernels
 
 
 def slow_outside_steps(e: Evidence) -> Iterator[Gap]:
@@ -67,25 +73,28 @@ def slow_outside_steps(e: Evidence) -> Iterator[Gap]:
     rank, many = case.steps.ranks[found.row], len(case.steps.numbers)
     where = "before the first" if found.before else "after the last"
     longer = (found.factor - 1) * float(np.nanmedian(case.steps.own[found.row]))
-    what = (
-        f"nearly all kernels of rank {rank} that were recorded {where} of the {many} compared steps take "
-        f"{found.factor:.2f} times as long as its peers', but no longer inside these steps: the fault may come and go"
+    kernels = (
+        f"nearly all kernels of rank {rank} that were recorded {where} of the {many} compared steps take"
     )
+    if found.beside_peers:
+        than, decide = "as its peers', but no longer inside these steps", _RECURS
+    else:
+        than, decide = "as inside these steps, and no peer recorded these kernels", f"{ALL_RANKS}; {_RECURS}"
+    what = f"{kernels} {found.factor:.2f} times as long {than}: the fault may come and go"
     candidate = suspect_of(case, found.row, Price.up_to(longer, longer), 0.0, GPU_COMPUTE, ())
-    yield Gap(
-        what, longer, "record more whole steps: a fault that comes and goes recurs in some", (candidate,)
-    )
+    yield Gap(what, longer, decide, (candidate,))
+
+
+_RECURS: Final = "record more whole steps: a fault that comes and goes recurs in some"
+ALL_RANKS: Final = "start and stop the profiler on all ranks at the same steps"
 
 
 def slow_outside(case: Case) -> SlowOutside | None:
     """The rank with the slowest device outside the compared steps; None where none could cost the threshold."""
     found: list[SlowOutside] = []
-    compared = ~case.ops.among(UNDIRECTED)  # messages on streams of their own keep no common order
     for before in (True, False):
         for stage in case.stages:
-            parts = {
-                row: part for row in stage.tolist() if (part := _part(case, row, compared, before=before))
-            }
+            parts = {row: part for row in stage.tolist() if (part := _part(case, row, before=before))}
             found += _slow(case, parts, before=before)
     return max(found, key=lambda f: f.factor, default=None)
 
@@ -93,23 +102,26 @@ def slow_outside(case: Case) -> SlowOutside | None:
 def _slow(case: Case, parts: dict[int, _Part], *, before: bool) -> list[SlowOutside]:
     """The ranks of one stage with kernels that are longer than their peers' kernels in these parts.
 
-    In stages of more than `RANKS_SAMPLED` ranks only the ranks that took longest for the same operations are judged.
+    In stages of more than `RANKS_SAMPLED` ranks only the ranks with the longest operations are judged.
     """
     long = list(parts)
     if len(parts) > RANKS_SAMPLED:
-        same_parts = _alike(parts)
-        slowest = sorted(same_parts, key=lambda row: -int(same_parts[row].own[-1]))
+        slowest = sorted(parts, key=lambda row: -parts[row].pace)
         long = slowest[:RANKS_SAMPLED]
-        parts = {row: same_parts[row] for row in (*long, *slowest[len(slowest) // 2 :][:PEERS_SAMPLED])}
+        parts = {row: parts[row] for row in (*long, *slowest[len(slowest) // 2 :][:PEERS_SAMPLED])}
     if len(parts) < STAGE_TELLING_PEERS:
         return []
     kernels = {row: _kernels(case, row, part, before=before) for row, part in parts.items()}
     found = []
     for row in long:
-        longer = _beside_peers(kernels[row], [k for r, k in kernels.items() if r != row])
-        worth = longer.ns * np.nanmedian(case.steps.own[row]) >= MIN_LOST_SHARE * case.step_ns * longer.whole
-        if longer.whole > 0 and worth and fills_step(longer, longer.ns):
-            found.append(SlowOutside(row, 1 + longer.ns / longer.whole, before))
+        others = [k for r, k in kernels.items() if r != row]
+        compared = _beside_peers(kernels[row], others)
+        alone = _beside_itself(case, row, kernels[row], others, before=before)
+        for longer in (compared, alone):
+            own = longer.ns * np.nanmedian(case.steps.own[row])
+            worth = own >= MIN_LOST_SHARE * case.step_ns * longer.whole > 0
+            if worth and fills_step(longer, longer.ns):
+                found.append(SlowOutside(row, 1 + longer.ns / longer.whole, before, longer is compared))
     return found
 
 
@@ -120,52 +132,44 @@ def _beside_peers(mine: StepKernels, others: Sequence[StepKernels]) -> LongerKer
         k for k in others if len(k.name) >= longest[-1]
     ]  # with ties, so that the order of ranks does not matter
     count = min(len(mine.name), longest[-1])
-    return longer_kernels(mine.first(count), [k.first(count) for k in peers], 0)
+    return longer_kernels(mine.part(0, count), [k.part(0, count) for k in peers], 0)
 
 
-def _alike(parts: dict[int, _Part]) -> dict[int, _Part]:
-    """The parts cut to one length and one set of operations, so that ranks × length is largest; others dropped."""
-    counts = np.array([len(p.kinds) for p in parts.values()])
-    shared = {n: n * int((counts >= n).sum()) for n in sorted(set(counts.tolist()))}
-    count = max(shared, key=lambda n: shared[n], default=0)
-    long = {row: p for row, p in parts.items() if len(p.kinds) >= count}
-    kinds = [_sorted(p, count) for p in long.values()]
-    usual = max(sorted(set(kinds)), key=kinds.count, default=())
-    return {
-        row: replace(p, kinds=usual, own=p.own[:count], until=p.until[:count])
-        for row, p in long.items()
-        if _sorted(p, count) == usual
-    }
+def _beside_itself(
+    case: Case, row: int, mine: StepKernels, others: Sequence[StepKernels], *, before: bool
+) -> LongerKernels:
+    """The comparison of kernels that no peer recorded with the same kernels of the rank's compared steps.
+
+    Of a part that is longer than a step, the step at the border counts.
+    """
+    first = max(len(k.name) for k in others)
+    if first >= len(mine.name):
+        return longer_kernels(mine.part(0, 0), (), 0)
+    inside = kernels_in_steps(case.run, case.ops, case.steps, row)
+    steps = [inside.step(c) for c in np.unique(inside.column).tolist()]
+    steps = [step.reversed() if before else step for step in steps]
+    last = min(len(k.name) for k in (mine, *steps))
+    return longer_kernels(mine.part(first, last), [step.part(first, last) for step in steps], 0)
 
 
-def _sorted(part: _Part, count: int) -> tuple[str, ...]:
-    """The first `count` kinds of a part, sorted, because the order between streams depends on the rank's speed."""
-    return tuple(sorted(part.kinds[:count]))
-
-
-def _part(case: Case, row: int, compared: Mask, *, before: bool) -> _Part | None:
-    """The operations of the rank in `row` on one side of its steps; None without any that are `compared`."""
+def _part(case: Case, row: int, *, before: bool) -> _Part | None:
+    """What the rank in `row` recorded on one side of its steps; None without a device, or without a whole step."""
     ops, rank = case.ops, case.steps.ranks[row]
     columns = np.flatnonzero(np.isfinite(case.steps.own[row])).tolist()
-    if not columns or not ops.per_rank[rank].on_gpu:
+    source = ops.per_rank[rank]
+    if not columns or not source.on_gpu:
         return None
     begins, ends = windows_of(ops, case.steps, rank, columns)
     border = int(begins.min()) if before else int(ends.max())
-    here = ops.of(rank)
-    start, end = ops.start[here], ops.end[here]
-    beside = np.asarray(end <= border if before else start >= border)
-    rows = np.flatnonzero(beside & compared[here])
-    if not len(rows):
-        return None
-    rows = rows[np.lexsort((rows, -start[rows] if before else start[rows]))]
-    far = start[rows] if before else end[rows]
-    own = np.abs(ops.progress[rank].at(far) - ops.progress[rank].at(np.array([border], np.int64)))
-    return _Part(tuple(ops.op[here][rows].tolist()), own, far, border)
+    edge = source.window[0 if before else 1]
+    outside = source.end <= border if before else source.start >= border
+    own = np.diff(ops.progress[rank].at(np.sort([border, edge])))[0]
+    return _Part(border, edge, float(own) / max(int(outside.sum()), 1))
 
 
 def _kernels(case: Case, row: int, part: _Part, *, before: bool) -> StepKernels:
     """The kernels of a part, beginning at the border."""
-    begin, end = sorted((part.border, int(part.until[-1])))
+    begin, end = sorted((part.border, part.edge))
     found = kernels_between(case.run, case.ops, case.steps.ranks[row], begin, end)
     return found.reversed() if before else found
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.answers.compared_steps import slow_outside_steps, steps_are_unequal
+from tracekit.analysis.slowrank.answers.compared_steps import ALL_RANKS, slow_outside_steps, steps_are_unequal
 from tracekit.analysis.slowrank.answers.late_hosts import (
     host_launches_late,
     rank_posts_late,
@@ -18,15 +18,19 @@ from tracekit.analysis.slowrank.answers.late_hosts import (
     same_ranks_stall_at_times,
 )
 from tracekit.analysis.slowrank.answers.unsteady_links import link_is_irregular
+from tracekit.analysis.slowrank.decision.work_gaps import (
+    data_may_cost,
+    few_ranks_are_quick,
+    lone_ranks_vary,
+    table_is_unexplained,
+    work_varies,
+)
 from tracekit.analysis.slowrank.evidence import Evidence, Gap
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     compared_little,
-    more_steps,
-    quick_alone,
     unread,
     what_would_decide,
     whole_steps,
-    why_open,
 )
 from tracekit.analysis.slowrank.gaps.lone_transfers import (
     all_could_hide_ns,
@@ -36,14 +40,10 @@ from tracekit.analysis.slowrank.gaps.lone_transfers import (
     remedy,
 )
 from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
-from tracekit.analysis.slowrank.hypotheses.data_imbalance import unexplained_ns
-from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_bounds
-from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_ranks, varies_ns
-from tracekit.analysis.slowrank.hypotheses.moving_stalls import varied_ns
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import Answer, left_open, link_end, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, left_open, link_end
 from tracekit.analysis.slowrank.wording import fewest_traces, listed, ranks_in_words
-from tracekit.thresholds.slowrank import CLEAR_SHARE, MIN_LOST_SHARE, RANKS_LISTED
+from tracekit.thresholds.slowrank import MIN_LOST_SHARE, RANKS_LISTED
 from tracekit.units import ms
 
 
@@ -104,8 +104,7 @@ def steps_were_left_out(e: Evidence) -> Iterator[Gap]:
         yield Gap(what, case.step_ns, whole_steps(case))
     if case.steps.partial:
         what = f"step {listed(case.steps.partial)} is left out: too few ranks recorded it whole"
-        to_decide = "start and stop the profiler on all ranks at the same steps"
-        yield Gap(what, case.step_ns, to_decide, decides=False)
+        yield Gap(what, case.step_ns, ALL_RANKS, decides=False)
     if len(case.steps.numbers) == 1:
         most = float(np.nan_to_num(case.found.mean).max(initial=0.0))
         what = "one step was compared: it cannot separate a slow rank from chance"
@@ -165,90 +164,6 @@ def lone_transfers_may_be_slow(e: Evidence) -> Iterator[Gap]:
         yield Gap(what, hidden.high, remedy(case, found), ends, decides=prove_no_health(case, found, hidden))
 
 
-def table_is_unexplained(e: Evidence) -> Iterator[Gap]:
-    """The operations of a table vary, and no rank, link or micro-batch explains why."""
-    case, table = e.case, e.case.table
-    lost = unexplained_ns(case, table) if table is not None else 0.0
-    if table is None or lost < CLEAR_SHARE * table.recorded_ns:
-        return
-    what = (
-        f"typical work of every operation would save {ms(lost):.1f} ms of {ms(case.step_ns):.1f} ms: work varies, and "
-        "no rank, link or micro-batch explains it"
-    )
-    yield Gap(
-        what, lost, f"{more_steps(case)}, and run tracekit whatif for each type of operation (--fix op=...)"
-    )
-
-
-def work_varies(e: Evidence) -> Iterator[Gap]:
-    """Work varies between ranks by more than chance, and nothing that was recorded explains it."""
-    case, lost = e.case, varied_ns(e.case)
-    what = (
-        f"typical work on all ranks would save {ms(lost):.1f} ms of {ms(case.step_ns):.1f} ms a step more than chance "
-        "explains: whole parts of steps are longer, on a different rank each time, and the recording does not show the "
-        "cause"
-    )
-    decide = (
-        f"{more_steps(case)}, with all ranks that work on the same data: uneven data makes all of them slower "
-        "together, an intermittently slow device makes only one slower"
-    )
-    if lost > 0:
-        yield Gap(what, lost, decide)
-
-
-def data_may_cost(e: Evidence) -> Iterator[Gap]:
-    """Uneven data costs time, and not all waits were matched."""
-    case, dealt = e.case, dealt_bounds(e.case)
-    what = (
-        "work is distributed unevenly, because kernels vary together on all ranks that work on the same data; the cost "
-        f"is between {ms(dealt.low):.1f} and {ms(dealt.high):.1f} ms of {ms(case.step_ns):.1f} ms a step and is not "
-        f"known more exactly: {why_open(case)}"
-    )
-    if dealt.high > 0 and case.coverage.matched != 1:
-        yield Gap(what, dealt.high, what_would_decide(case))
-
-
-def lone_ranks_vary(e: Evidence) -> Iterator[Gap]:
-    """Ranks without a peer work longer in some steps than in their quickest one.
-
-    Uneven data and an intermittently slow device look alike there; steps that take equally long hide neither.
-    """
-    case, rows = e.case, lone_ranks(e.case)
-    lost = varies_ns(case, rows) if len(rows) else 0.0
-    if lost < e.least:
-        return
-    alone = {int(row): varies_ns(case, np.array([row])) for row in rows}
-    what = (
-        f"{ranks_in_words([case.steps.ranks[row] for row in rows])} do work that no other rank does, and would save "
-        f"{ms(lost):.1f} ms of {ms(case.step_ns):.1f} ms a step if every step were as quick as their quickest: uneven "
-        "data and a device that is slow at times would look the same"
-    )
-    candidates = tuple(
-        suspect_of(case, row, Price.up_to(alone[row]), 0.0, "unknown", ())
-        for row in sorted(alone, key=lambda row: (-alone[row], row))[:RANKS_LISTED]
-    )
-    yield Gap(what, lost, _REPEAT, candidates)
-
-
-_REPEAT: Final = (
-    "record the same steps again with the same data in another order, or on another host: a slow device stays slow; "
-    "or test the devices alone: tracekit next TRACES"
-)
-
-
-def one_rank_is_quick(e: Evidence) -> Iterator[Gap]:
-    """One rank works shorter than all its peers, which work alike: it has less to do, or all of them are slow."""
-    case = e.case
-    for row, saved in quick_alone(case):
-        peers = np.setdiff1d(case.stage_of(row), row).tolist()
-        what = (
-            f"rank {case.steps.ranks[row]} works {ms(-case.found.mean[row]):.1f} ms a step shorter than its "
-            f"{len(peers)} peers, which work alike: it has less to do, or all of them are slow"
-        )
-        slow = (suspect_of(case, r, Price.up_to(saved), 0.0, "unknown", ()) for r in peers[:RANKS_LISTED])
-        yield Gap(what, saved, _REPEAT, tuple(slow))
-
-
 GAPS: Final[tuple[Callable[[Evidence], Iterator[Gap]], ...]] = (
     unseen_ranks,
     replay_contradicts,
@@ -266,7 +181,7 @@ GAPS: Final[tuple[Callable[[Evidence], Iterator[Gap]], ...]] = (
     data_may_cost,
     work_varies,
     lone_ranks_vary,
-    one_rank_is_quick,
+    few_ranks_are_quick,
     rank_posts_late,
     link_is_irregular,
 )

@@ -5,11 +5,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tracekit.arrays import NO_INT64, from_numpy, from_strings, null_as
+from tracekit.arrays import from_numpy, from_strings
 from tracekit.ingest.kineto.compiled.layout import BITS_TEXT, PHASE, SLOTS, Pool
-from tracekit.ingest.kineto.event_fields import CALLS, GRIDDED, KEPT_PHASES, SCANNED
+from tracekit.ingest.kineto.event_fields import CALLS, KEPT_PHASES, SCANNED
 from tracekit.ingest.kineto.gloo_types import GLOO, gloo_rows, with_types
 from tracekit.ingest.kineto.product_flops import of_shapes, parsed
 from tracekit.ingest.kineto.refusal import Unrecognised
@@ -108,8 +107,8 @@ def empty(
 NONE = np.iinfo(np.int64).min
 """Marks a row without a number: the scanner reads none of so many digits."""
 NO_CODE = -1
-GRID, NAME_COLUMN, FLOPS, ELEMENTS, DTYPE, TYPES = map(
-    SCANNED.get_field_index, ("grid", "name", "flops", "in_nelems", "dtype", "input_types")
+NAME_COLUMN, FLOPS, ELEMENTS, DTYPE, TYPES = map(
+    SCANNED.get_field_index, ("name", "flops", "in_nelems", "dtype", "input_types")
 )
 
 
@@ -149,8 +148,6 @@ class Columns:
         """Return the first `rows` rows as a batch; `renew` begins the next one."""
         arrays = [self._array(column, rows) for column in range(len(SCANNED))]
         self.filled[:] = 0
-        if arrays[GRID].null_count < rows:
-            arrays[GRID] = _of_messages(arrays[GRID], arrays[NAME_COLUMN])
         if pa.types.is_dictionary(arrays[FLOPS].type):
             arrays[FLOPS], arrays[ELEMENTS] = _of_shapes(arrays[NAME_COLUMN], arrays[FLOPS], arrays[ELEMENTS])
         if arrays[TYPES].null_count < rows:
@@ -198,13 +195,6 @@ def _of_types(names: pa.Array, types: pa.Array, dtypes: pa.Array) -> pa.Array:
     return with_types(dtypes, names, {row: said[types.indices[row].as_py()] for row in rows})
 
 
-def _of_messages(grids: pa.Array, names: pa.Array) -> pa.Array:
-    """The grids of kernels that may carry messages; those of all others are left out, as the general reader does."""
-    asked = [any(kind in name for kind in GRIDDED) for name in names.dictionary.to_pylist()]
-    rows = np.array([*asked, False])[null_as(names.indices, -1)]
-    return pc.if_else(from_numpy(rows), grids, NO_INT64)
-
-
 def _phases(values: "np.ndarray[tuple[int], np.dtype[np.signedinteger]]") -> pa.Array:
     codes = np.zeros(len(values), np.int32)
     for code, phase in enumerate(KEPT_PHASES):
@@ -216,7 +206,7 @@ def _phases(values: "np.ndarray[tuple[int], np.dtype[np.signedinteger]]") -> pa.
 
 
 def _means(text: str) -> bool:
-    return text in MEANINGFUL or text.startswith(GLOO) or any(kind in text for kind in GRIDDED)
+    return text in MEANINGFUL or text.startswith(GLOO)
 
 
 def _unescaped(texts: pa.Array) -> pa.Array:

@@ -1,0 +1,111 @@
+"""Gaps of work: it varies between ranks or steps, and nothing that was recorded explains why."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from tracekit.analysis.slowrank.evidence import Evidence, Gap
+from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps, what_would_decide, why_open
+from tracekit.analysis.slowrank.hypotheses.candidates import like_quick_ns
+from tracekit.analysis.slowrank.hypotheses.data_imbalance import unexplained_ns
+from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_bounds
+from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_ranks, varies_ns
+from tracekit.analysis.slowrank.hypotheses.moving_stalls import varied_ns
+from tracekit.analysis.slowrank.price import Price
+from tracekit.analysis.slowrank.suspects import suspect_of
+from tracekit.analysis.slowrank.wording import ranks_in_words
+from tracekit.thresholds.slowrank import CLEAR_SHARE, RANKS_LISTED
+from tracekit.units import ms
+
+
+def table_is_unexplained(e: Evidence) -> Iterator[Gap]:
+    """The operations of a table vary, and no rank, link or micro-batch explains why."""
+    case, table = e.case, e.case.table
+    lost = unexplained_ns(case, table) if table is not None else 0.0
+    if table is None or lost < CLEAR_SHARE * table.recorded_ns:
+        return
+    what = (
+        f"typical work of every operation would save {ms(lost):.1f} ms of {ms(case.step_ns):.1f} ms: work varies, and "
+        "no rank, link or micro-batch explains it"
+    )
+    yield Gap(
+        what, lost, f"{more_steps(case)}, and run tracekit whatif for each type of operation (--fix op=...)"
+    )
+
+
+def work_varies(e: Evidence) -> Iterator[Gap]:
+    """Work varies between ranks by more than chance, and nothing that was recorded explains it."""
+    case, lost = e.case, varied_ns(e.case)
+    what = (
+        f"typical work on all ranks would save {ms(lost):.1f} ms of {ms(case.step_ns):.1f} ms a step more than chance "
+        "explains: whole parts of steps are longer, on a different rank each time, and the recording does not show the "
+        "cause"
+    )
+    decide = (
+        f"{more_steps(case)}, with all ranks that work on the same data: uneven data makes all of them slower "
+        "together, an intermittently slow device makes only one slower"
+    )
+    if lost > 0:
+        yield Gap(what, lost, decide)
+
+
+def data_may_cost(e: Evidence) -> Iterator[Gap]:
+    """Uneven data costs time, and not all waits were matched."""
+    case, dealt = e.case, dealt_bounds(e.case)
+    what = (
+        "work is distributed unevenly, because kernels vary together on all ranks that work on the same data; the cost "
+        f"is between {ms(dealt.low):.1f} and {ms(dealt.high):.1f} ms of {ms(case.step_ns):.1f} ms a step and is not "
+        f"known more exactly: {why_open(case)}"
+    )
+    if dealt.high > 0 and case.coverage.matched != 1:
+        yield Gap(what, dealt.high, what_would_decide(case))
+
+
+def lone_ranks_vary(e: Evidence) -> Iterator[Gap]:
+    """Ranks without a peer work longer in some steps than in their quickest one.
+
+    Uneven data and an intermittently slow device look alike there; steps that take equally long hide neither.
+    """
+    case, rows = e.case, lone_ranks(e.case)
+    lost = varies_ns(case, rows) if len(rows) else 0.0
+    if lost < e.least:
+        return
+    alone = {int(row): varies_ns(case, np.array([row])) for row in rows}
+    what = (
+        f"{ranks_in_words([case.steps.ranks[row] for row in rows])} do work that no other rank does, and would save "
+        f"{ms(lost):.1f} ms of {ms(case.step_ns):.1f} ms a step if every step were as quick as their quickest: uneven "
+        "data and a device that is slow at times would look the same"
+    )
+    candidates = tuple(
+        suspect_of(case, row, Price.up_to(alone[row]), 0.0, "unknown", ())
+        for row in sorted(alone, key=lambda row: (-alone[row], row))[:RANKS_LISTED]
+    )
+    yield Gap(what, lost, _REPEAT, candidates)
+
+
+_REPEAT: Final = (
+    "record the same steps again with the same data in another order, or on another host: a slow device stays slow; "
+    "or test the devices alone: tracekit next TRACES"
+)
+
+
+def few_ranks_are_quick(e: Evidence) -> Iterator[Gap]:
+    """Few ranks work shorter than all their peers: by less work, which is no doubt, or all others are slow."""
+    case, quick = e.case, [one for one in e.case.met.peers.quick if one.work != "equal"]
+    for one in quick:
+        unknown = [other for other in quick if other.work == one.work == "unknown"]
+        saved = like_quick_ns(case, unknown or [one])
+        ranks = ranks_in_words([case.steps.ranks[row] for row in one.rows])
+        shorter = ms(float(np.nanmean(case.steps.own[one.others]) - np.nanmean(case.steps.own[one.rows])))
+        what = f"{ranks} work {shorter:.1f} ms a step shorter than the {len(one.others)} others of the stage"
+        what += ": less to do, or all the others are slow" if unknown else ", with fewer or smaller kernels"
+        rows = one.others[:RANKS_LISTED].tolist() if unknown else ()
+        slow = tuple(suspect_of(case, row, Price.up_to(saved), 0.0, "unknown", ()) for row in rows)
+        yield Gap(what, saved, _SIZES, slow, decides=bool(unknown))
+
+
+_SIZES: Final = (
+    "record all kernels with their grids, or the shapes of operators (record_shapes=True): they show whether the work "
+    f"is equal; or {_REPEAT}"
+)
