@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from tracekit.dumps.load import DumpSet
 from tracekit.evidence.log_file import LogFile
 from tracekit.evidence.ras import RasReport
-from tracekit.evidence.stacks import RankStack
+from tracekit.evidence.stack_places import RankStack
 from tracekit.findings import Quality, Rejected
 
 

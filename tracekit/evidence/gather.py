@@ -14,7 +14,8 @@ from tracekit.evidence.log_file import LogFile
 from tracekit.evidence.logs import read_log
 from tracekit.evidence.ras import RasReport, read_ras
 from tracekit.evidence.recognise import Form, form_of, quotes_logs
-from tracekit.evidence.stacks import RankStack, stacks_in
+from tracekit.evidence.stack_places import RankStack
+from tracekit.evidence.stacks import stacks_in
 from tracekit.files.discover import Found, Inputs, Wanted, discover, listed
 from tracekit.files.source import ByteStream, Source
 from tracekit.findings import Quality, Rejected
@@ -177,6 +178,7 @@ def _read_log(found: Gathered, source: Source) -> None:
         found.unknown.append(source.label)
         return
     found.logs.append(log)
+    found.stacks.extend(log.stacks)
     times = tuple(when.text if when is not None else None for when in (log.first, log.last))
     kind: EvidenceKind = "watchdog_log" if log.watchdog else "job_log"
     _add(found, kind, source, log.ranks, cast("tuple[str | None, str | None]", times), _log_told(log))
@@ -190,6 +192,7 @@ def _log_told(log: LogFile) -> str:
     parts += [f"time-outs of {rank_names(timed_out)}"] if timed_out else []
     parts += [f"{len(own)} reports of processes that died"] if own else []
     parts += [f"{len(log.waits.signs)} warnings"] if log.waits.signs else []
+    parts += [f"stacks of {len({(s.rank, s.pid) for s in log.stacks})} processes"] if log.stacks else []
     calling = sum(bool(process.lines) for process in log.nccl)
     parts += [f"calls of {calling} process{'es'[: 2 * (calling > 1)]}"] if calling else []
     return ", ".join(parts)

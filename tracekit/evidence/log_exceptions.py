@@ -46,7 +46,7 @@ _OF_CPP: Final = frozenset({b"RuntimeError"})
 """Types in which errors of torch's own code arrive."""
 
 
-_TIME: Final = re.compile(rb"(\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)")
+TIME: Final = re.compile(rb"(\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)")
 _GOES_ON: Final = re.compile(rb"Exception ignored in|Exception in thread|--- Logging error ---")
 """Words before a traceback that does not end its process: of a destructor, of a thread, of a message."""
 _CHILD: Final = re.compile(rb"-- Process (\d{1,7}) terminated with the following error:")
@@ -129,10 +129,10 @@ def _heading(line: Line, prefix: re.Pattern[bytes] | None, rank: int | None) -> 
 def _prefix(line: Line) -> re.Pattern[bytes] | None:
     """Return what its writer puts before each line of a traceback, with any time in it; None where it puts nothing."""
     head = line.text[: line.text.rfind(BEGINS)]
-    parts = _TIME.split(head)
+    parts = TIME.split(head)
     if not head.strip():
         return None
-    return re.compile(b"".join(_TIME.pattern if at % 2 else re.escape(part) for at, part in enumerate(parts)))
+    return re.compile(b"".join(TIME.pattern if at % 2 else re.escape(part) for at, part in enumerate(parts)))
 
 
 def _without_prefix(text: bytes, prefix: re.Pattern[bytes] | None, rank: int | None) -> bytes | None:

@@ -1,6 +1,7 @@
 """What one log tells, by global rank: how far groups are, what timed out, what died, what waits. Made by `logs`."""
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -9,6 +10,7 @@ from tracekit.evidence.log_lines import MESSAGES, Message, When, Work
 from tracekit.evidence.log_reports import Report
 from tracekit.evidence.log_waits import Waits
 from tracekit.evidence.nccl_calls import Process
+from tracekit.evidence.stack_places import RankStack
 
 GroupKey = tuple[str, str]
 """Name and description of a group; ("", "") where the lines name none."""
@@ -62,6 +64,30 @@ class Mark:
             self.size = self.size or work.group_size
 
 
+Key = tuple[str, int]
+"""How a line names its process: by global rank, local rank, place within a group, or by its file."""
+
+
+@dataclass
+class Attempt:
+    """What the lines of one attempt show, by the key of the process that wrote them."""
+
+    marks: dict[Key, dict[GroupKey, Mark]] = field(default_factory=lambda: defaultdict(dict))
+    loose: dict[Key, list[Work]] = field(default_factory=lambda: defaultdict(list))
+    places: dict[Key, int] = field(default_factory=dict)  # of each with loose calls, in its unnamed group
+    deaths: list[tuple[Key, Death]] = field(default_factory=list)
+    stuck: set[Key] = field(default_factory=set)
+    asked_by: set[int] = field(default_factory=set)
+    waits: Waits = field(default_factory=Waits)
+    timed_out: tuple[When | None, int] | None = None
+    last: dict[Key, When] = field(default_factory=dict)
+    failed: dict[Key, list[Mark]] = field(default_factory=lambda: defaultdict(list))
+    """Marks whose call timed out and has no stack yet."""
+    group: dict[Key, GroupKey] = field(default_factory=dict)
+    """The group in the last line of a process that names one."""
+    reports: list[tuple[Key, GroupKey, Report]] = field(default_factory=list)
+
+
 @dataclass
 class LogFile:
     """What one log tells. Ranks are global where `marks`, `deaths` and `stuck` name one."""
@@ -79,6 +105,7 @@ class LogFile:
     ranks: set[int] = field(default_factory=set)
     reports: list[tuple[int | None, GroupKey, Report]] = field(default_factory=list)
     """States of a group's members that a rank printed: the rank (None: unknown), its group, the report."""
+    stacks: list[RankStack] = field(default_factory=list)
     nccl: list[Process] = field(default_factory=list)
     """Processes with lines of NCCL, and the calls and communicators that these show."""
     attempts: int = 1

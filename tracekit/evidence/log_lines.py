@@ -33,7 +33,7 @@ LITERALS: Final = (
 _RANK_MARK: Final = re.compile(rb"(?=\[rank\d{1,7}\]:)")
 _RANK: Final = re.compile(rb"\[rank(\d{1,7})\]:")
 _LOCAL: Final = re.compile(rb"\[[A-Za-z_]\w{0,30}?(\d{1,4})\]:")
-_TASK: Final = re.compile(rb"(\d{1,7}): ")
+_TASK: Final = re.compile(rb" *(\d{1,7}): ")
 _GROUP: Final = re.compile(
     rb"\[PG (?:ID (?P<id>\d+) PG GUID )?(?P<name>[^\s()\[\]]{1,200})(?: ?\((?P<desc>[^)\]]{0,200})\))?"
     rb" Rank (?P<rank>\d{1,7})\]"

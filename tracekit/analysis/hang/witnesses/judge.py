@@ -2,33 +2,30 @@
 
 All of it becomes one scene, which the rules judge as they judge dumps. Then the witnesses are asked, in one visible
 order: a rank that died, ranks that never joined, doubts about what rests on logs and RAS, paused processes, stacks.
-
-The odd one out of the ranks' stacks is the suspect: outside a collective while the others wait in one. A rank in
-`synchronize` waits for its own device, which waits for others: it is not the odd one.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from tracekit.analysis.hang.analyse import illustrated, judged, picture_of
 from tracekit.analysis.hang.witnesses.arrivals import name_absent
-from tracekit.analysis.hang.witnesses.case import Case, Named, accuse, leave_open, note
+from tracekit.analysis.hang.witnesses.case import Case, leave_open
 from tracekit.analysis.hang.witnesses.deaths import exits_alone, name_dead
 from tracekit.analysis.hang.witnesses.doubts import doubt_scene
+from tracekit.analysis.hang.witnesses.stacks_apart import decide_by_stacks
 from tracekit.analysis.hang.witnesses.unlike_models import unlike_models
 from tracekit.axes import AXES
 from tracekit.evidence.as_dumps import compose
 from tracekit.evidence.bundle import Bundle
 from tracekit.evidence.ras_counts import without_early_ras
-from tracekit.evidence.stacks import RankStack
 from tracekit.findings import Quality, RankCoverage
 from tracekit.findings.hang import HangFinding
 from tracekit.findings.picture import HangPicture
 from tracekit.mesh import from_sizes
 from tracekit.text import rank_names
-from tracekit.thresholds.evidence import MAX_ODD_STACKS, MAX_SIGNS, MIN_STACKS, WAITING_SHARE
+from tracekit.thresholds.evidence import MAX_SIGNS
 
 _SIGNS_SHOWN: Final = 4
 """Warnings of one kind and file that are told: the first say the kind."""
@@ -153,89 +150,6 @@ def unlike_sizes(case: Case, finding: HangFinding) -> HangFinding | None:
     )
     ended, left = {r for r in noticed if r is not None}, set(finding.candidates)
     return leave_open(finding, reason, left if ended <= left else ended | case.world | case.ranks, _DETAIL)
-
-
-_INSIDE = "its stack is inside a collective: it did not return from the call, or waits in another one"
-
-
-def decide_by_stacks(case: Case, finding: HangFinding) -> HangFinding:
-    """Return the answer with what the stacks of the ranks add to it."""
-    if finding.verdict == "none" or not case.bundle.stacks:
-        return finding
-    stacks = {rank: samples for rank, samples in _by_rank(case.bundle.stacks).items() if samples}
-    finding = _with_stacks(finding, stacks)
-    odd = odd_ranks(stacks)
-    if finding.culprits:
-        inside = {
-            c.rank for c in finding.culprits if c.kind == "host_stalled" and _waits(stacks.get(c.rank, []))
-        }
-        apart = odd - {c.rank for c in finding.culprits}
-        notes = [f"rank {rank}: {_INSIDE}" for rank in sorted(inside)]
-        if apart and inside:
-            names = {c.rank for c in finding.culprits} | apart
-            reason = (
-                f"calls speak for {rank_names(c.rank for c in finding.culprits)}, stacks for "
-                f"{rank_names(apart)}, outside any collective while the others wait in one"
-            )
-            return leave_open(finding, reason, names, "take stacks of all ranks twice, some seconds apart")
-        return note(finding, *notes) if notes else finding
-    allowed = odd & set(finding.candidates) if finding.candidates else odd
-    sure = case.scene.graph.stuck or all(
-        len(stacks[rank]) > 1 for rank in allowed
-    )  # one sample may be of a live job
-    if len(allowed) == 1 and allowed == odd and sure and not _undecidable(case, finding):
-        (rank,) = allowed
-        place = stacks[rank][-1].frames
-        how = "is outside any collective, by its stack, while the others wait in one"
-        return accuse(case, finding, Named("host_stalled", {rank: how}, {rank: place}))
-    if odd and not finding.candidates:
-        who = rank_names(odd)
-        reason = f"{who}: outside a collective, by the stacks, while the others wait in one"
-        return leave_open(finding, reason, odd, "take stacks of all ranks twice, some seconds apart")
-    return finding
-
-
-def _undecidable(case: Case, finding: HangFinding) -> bool:
-    """Return whether the calls show something that no stack decides: versions of one call, or ranks without stacks."""
-    seen = {stack.rank for stack in case.bundle.stacks}
-    silent = case.world - seen - case.ranks
-    return bool(finding.open_calls) or bool(silent)
-
-
-def odd_ranks(stacks: dict[int, list[RankStack]]) -> set[int]:
-    """Return the ranks outside a collective where most others wait in one; none where too few or too many are."""
-    waiting = {rank for rank, samples in stacks.items() if _waits(samples)}
-    still = {rank for rank, samples in stacks.items() if rank not in waiting and _stands(samples)}
-    odd = {rank for rank in still if all(s.activity == "elsewhere" for s in stacks[rank])}
-    enough = len(stacks) >= MIN_STACKS and len(waiting) > WAITING_SHARE * len(stacks)
-    few = len(stacks) - len(waiting) <= max(1, int(MAX_ODD_STACKS * len(stacks)))
-    return odd if enough and few else set()
-
-
-def _waits(samples: Iterable[RankStack]) -> bool:
-    return any(s.activity == "collective" for s in samples)
-
-
-def _stands(samples: list[RankStack]) -> bool:
-    """Return whether several samples of a rank show one place; true of a single one."""
-    return len({s.frames for s in samples}) <= 1
-
-
-def _by_rank(stacks: Iterable[RankStack]) -> dict[int, list[RankStack]]:
-    found: dict[int, list[RankStack]] = defaultdict(list)
-    for stack in stacks:
-        if stack.rank is not None:
-            found[stack.rank].append(stack)
-    return found
-
-
-def _with_stacks(finding: HangFinding, stacks: dict[int, list[RankStack]]) -> HangFinding:
-    """Return the finding whose culprits bear the stacks of their processes where the dumps hold none."""
-    culprits = tuple(
-        replace(c, stack=stacks[c.rank][-1].frames) if c.rank in stacks and not c.stack else c
-        for c in finding.culprits
-    )
-    return replace(finding, culprits=culprits)
 
 
 def all_stood(case: Case, finding: HangFinding) -> HangFinding | None:
