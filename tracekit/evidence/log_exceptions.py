@@ -19,8 +19,17 @@ _OF_RANKS: Final = re.compile(
     rb"|Process(?:Exited|Raised)Exception|ActorDied|RayTaskError|CalledProcessError"
     rb"|caused (?:pair|connection) closure|remote process exited|mismatch between collectives"
     rb"|Throwing across all ranks|CheckpointException|same model across all ranks|of the same param in process 0"
+    rb"|(?i:hccl)|AclrtSynchronize\w*Timeout|NRT_TIMEOUT|oneCCL|Barrier timed out|stopped sending heartbeats"
+    rb"|ProcessGroupWrapper: Monitored|verifying shape tensors for collective"
 )
 """What only the failure of another rank, or the end of the whole job, makes a rank say."""
+_BACKENDS: Final = (
+    ("HCCL", re.compile(r"(?i:hccl)|AclrtSynchronize\w*Timeout")),
+    ("Neuron's runtime", re.compile(r"NRT_TIMEOUT")),
+    ("oneCCL", re.compile(r"oneCCL")),
+    ("TorchComms", re.compile(r"Aborting process due to timeout")),
+)
+"""Libraries of collectives with time-outs that do not show the late rank, and how an exception shows each."""
 _OF_CONNECTIONS: Final = re.compile(
     rb"closed by (?:remote )?peer|Connection (?:reset|refused|closed)|[Bb]roken ?[Pp]ipe|[Ss]ocket ?[Tt]imeout"
     rb"|[Tt]imed? ?out|failed to recv|EOFError"
@@ -95,6 +104,11 @@ class Raised(NamedTuple):
         file, package = packaged[-1]
         joins = package in _JOINS_RANKS or self.type in _OF_CPP or b"/multiprocessing/" in self.frames[-1][0]
         return _FILES.search(file) is not None or not joins
+
+
+def backend_of(text: str) -> str | None:
+    """Return the library of collectives that an exception of a rank that waited is from; None for NCCL's and others."""
+    return next((name for name, words in _BACKENDS if words.search(text)), None)
 
 
 def raised_in(line: Line, rank: int | None) -> Raised | None:

@@ -89,7 +89,8 @@ class _Reader:
         if message.dump_asked_by is not None:
             self._open.asked_by.add(message.dump_asked_by)
         if not told:
-            self._count += self._open.waits.take(message)
+            told = self._open.waits.take_tasks(message.text, line.after())
+            self._count += told or self._open.waits.take(message)
         else:
             self._count += 1
 

@@ -17,8 +17,10 @@ from tracekit.analysis.hang.witnesses.doubts import doubt_scene
 from tracekit.analysis.hang.witnesses.stacks_apart import decide_by_stacks
 from tracekit.analysis.hang.witnesses.unlike_models import unlike_models
 from tracekit.axes import AXES
+from tracekit.dumps.calls import Signature
 from tracekit.evidence.as_dumps import compose
 from tracekit.evidence.bundle import Bundle
+from tracekit.evidence.log_exceptions import backend_of
 from tracekit.evidence.ras_counts import without_early_ras
 from tracekit.findings import Quality, RankCoverage
 from tracekit.findings.hang import HangFinding
@@ -27,6 +29,9 @@ from tracekit.mesh import from_sizes
 from tracekit.text import rank_names
 from tracekit.thresholds.evidence import MAX_SIGNS
 
+_SIZE_OR_DUMPS: Final = "give --mesh where the group is that of all ranks, or flight-recorder dumps"
+_WORDS: Final = 120
+"""Characters of an exception in a sentence."""
 _SIGNS_SHOWN: Final = 4
 """Warnings of one kind and file that are told: the first say the kind."""
 
@@ -61,28 +66,74 @@ def _without_calls(case: Case, finding: HangFinding) -> HangFinding:
     waiting = set().union(*(log.waits.in_gloo for log in case.bundle.logs))
     if waiting:
         told = f"{len(waiting)} ranks waited in vain in a Gloo call; their lines do not name the rank they waited for"
-    elif (unlike := _unlike_calls(case) or _unnumbered_calls(case)) is not None:
-        told = unlike
+    elif (unlike := _unlike_calls(case)) is not None:
+        return leave_open(finding, unlike[0], unlike[1], _SIZE_OR_DUMPS)
+    elif (unnumbered := _unnumbered_calls(case)) is not None:
+        told = unnumbered
     elif case.bundle.ras:
         told = "no communicator that RAS lists shows ranks that differ; RAS does not show whether calls end"
     elif exits := exits_alone(case):
         ended = "; ".join(f"rank {rank}: {code}" for rank, code in sorted(exits.items())[:_SIGNS_SHOWN])
         told = f"a launcher saw ranks end and ended the others ({ended}), and no line shows why"
         return leave_open(finding, told, exits, "give the logs of the candidates: the first error in them")
+    elif others := _raised_for_others(case):
+        told = f"{others}; these lines do not show that rank"
     silent = tuple(sorted(case.world - case.ranks))
     decide = "add the logs of all ranks, py-spy dumps, or flight-recorder dumps"
     return replace(finding, verdict="inconclusive", reason=told, candidates=silent, to_decide=decide)
 
 
-def _unlike_calls(case: Case) -> str | None:
-    """Return the sentence about two unlike calls of an unnamed group in an exception; None without one."""
+def _raised_for_others(case: Case) -> str:
+    """Return the sentence about ranks with an exception that another rank's failure explains; empty without one."""
+    ranks: dict[str, set[int]] = defaultdict(set)
     for log in case.bundle.logs:
-        for _, _, report in log.reports:
-            calls = {place: told.call for place, told in sorted(report.members.items()) if told.call.op}
-            if len(set(calls.values())) > 1:
-                listed = " and ".join(f"{p} {call.op} {call.input_sizes[1:-1]}" for p, call in calls.items())
-                return f"members of a group that no line names made unlike calls, by their places in it: {listed}"
-    return None
+        for death in log.deaths:
+            if death.consequence and not death.ended:
+                where = backend_of(death.text)
+                words = (
+                    f"timed out in {where}"
+                    if where
+                    else f"raised what another rank explains ({death.text[:_WORDS]})"
+                )
+                ranks[words].update([] if death.rank is None else [death.rank])
+    shown = list(ranks.items())[:_SIGNS_SHOWN]
+    return "; ".join(
+        f"{rank_names(own) if own else 'ranks without a number'} {words}" for words, own in shown
+    )
+
+
+def _unlike_calls(case: Case) -> tuple[str, set[int]] | None:
+    """Return the sentence about unlike calls of an unnamed group in exceptions, and the ranks that are apart.
+
+    A place in the group is a rank where each writer's place is its rank; ranks are apart from a majority alone.
+    """
+    reports = [row for log in case.bundle.logs for row in log.reports]
+    calls: dict[int, Signature] = {}
+    for _, _, report in reports:
+        calls |= {place: told.call for place, told in report.members.items() if told.call.op}
+    if reports and len(set(calls.values())) == 1:
+        apart = max(report.apart for _, _, report in reports)
+        sentence = (
+            f"members of a group made the same call under numbers that differ by {apart}: one made fewer calls, or the "
+            "numbers mean nothing (Gloo up to torch 2.0)"
+        )
+        return (sentence, set()) if apart else None
+    if len(set(calls.values())) < 2:
+        return None
+    places: dict[Signature, list[int]] = defaultdict(list)
+    for place, call in sorted(calls.items()):
+        places[call].append(place)
+    listed = " and ".join(
+        f"{rank_names(own).partition(' ')[2]} {call.op} {call.input_sizes[1:-1]}"
+        for call, own in places.items()
+    )
+    most = max(places.values(), key=len)
+    placed = all(rank == report.own for rank, _, report in reports)
+    apart_from = set(calls) - set(most) if placed and 2 * len(most) > len(calls) else set()
+    return (
+        f"members of a group that no line names made unlike calls, by their places in it: {listed}",
+        apart_from,
+    )
 
 
 def _unnumbered_calls(case: Case) -> str | None:
