@@ -10,7 +10,7 @@ from typing import Final, cast
 from tracekit.dumps.load import DumpSet, load_dumps, load_dumps_without
 from tracekit.evidence.bundle import Bundle
 from tracekit.evidence.counters import Sample, samples_of
-from tracekit.evidence.log_file import LogFile
+from tracekit.evidence.log_file import LogFile, agent_of_path
 from tracekit.evidence.logs import read_log
 from tracekit.evidence.ras import RasReport, read_ras
 from tracekit.evidence.recognise import Form, form_of, quotes_logs
@@ -117,11 +117,12 @@ def gather(
     quote some.
     """
     listed = list(sources)
+    agents = len({agent[0] for source in listed if (agent := agent_of_path(source.uri)) is not None}) or 1
     total, done = sum(s.size for s in listed), 0
     found = Gathered()
     for number, source in enumerate(listed):
         try:
-            _read(found, source, named=source.label in named)
+            _read(found, source, agents, named=source.label in named)
         except OSError as error:
             found.rejected.append(Rejected(source.label, f"cannot be read ({error.strerror or error})"))
         except (ValueError, RecursionError, MemoryError) as error:
@@ -134,12 +135,12 @@ def gather(
     return found
 
 
-def _read(found: Gathered, source: Source, *, named: bool) -> None:
+def _read(found: Gathered, source: Source, agents: int, *, named: bool) -> None:
     form = form_of(source)
     if form in _QUOTED and not named and quotes_logs(source):
         found.unknown.append(source.label)
     elif form == "text":
-        _read_log(found, source)
+        _read_log(found, source, agents)
     elif form == "ras":
         report = read_ras(source.label, _whole(source))
         found.ras.append(report)
@@ -148,7 +149,7 @@ def _read(found: Gathered, source: Source, *, named: bool) -> None:
         )
         _add(found, "nccl_ras", source, report.ranks, (report.time, report.time), told)
     elif form == "stacks":
-        stacks = stacks_in(source.label, _whole(source))
+        stacks = stacks_in(source.label, _whole(source), agents=agents)
         found.stacks.extend(stacks)
         ranks = {s.rank for s in stacks if s.rank is not None}
         kind = cast("EvidenceKind", stacks[0].kind if stacks else "py_spy")
@@ -171,9 +172,9 @@ def _read(found: Gathered, source: Source, *, named: bool) -> None:
         found.by_form.setdefault(form, []).append(source.label)
 
 
-def _read_log(found: Gathered, source: Source) -> None:
+def _read_log(found: Gathered, source: Source, agents: int) -> None:
     """Read a text file; it is a log where a line reports a failure, else it is unknown."""
-    log = read_log(source)
+    log = read_log(source, agents=agents)
     if not log.lines:
         found.unknown.append(source.label)
         return

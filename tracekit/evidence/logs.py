@@ -31,9 +31,12 @@ _ATTEMPT: Final = re.compile(rb"(\d{1,4})/(\d{1,4}) attempts left")
 _LAUNCHED: Final = re.compile(rb"(\d{1,4})/\d{1,4} attempts left; (?:will )?restart")
 
 
-def read_log(source: Source) -> LogFile:
-    """Return what a log shows; a file that is no log has no lines of interest. OSError passes through."""
-    reader = _Reader(source)
+def read_log(source: Source, *, agents: int = 1) -> LogFile:
+    """Return what a log shows; a file that is no log has no lines of interest. OSError passes through.
+
+    agents: as for `rank_of_path`.
+    """
+    reader = _Reader(source, rank_of_path(source.uri, agents=agents))
     scan = Scan()
     for line in scan_lines(source, (*LITERALS, *OPENS), scan, (CALL, reader.take_calls)):
         reader.take(line)
@@ -45,8 +48,9 @@ def read_log(source: Source) -> LogFile:
 class _Reader:
     """Takes the lines of one file in turn."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, lone: int | None) -> None:
         self._source = source
+        self._lone = lone
         self._open = Attempt()
         self.nccl = NcclCalls(self._key_of)
         self._stacks = StackReader(source.label)
@@ -96,6 +100,8 @@ class _Reader:
 
     def _take_group(self, key: Key, message: Message, order: int) -> bool:
         """Take the state of a group and the call that timed out; a call without a group waits for its group's line."""
+        if self._open.begins_again(key, message):
+            self._next_attempt()
         if message.work is not None and self._open.timed_out is None:
             self._open.timed_out = (message.when, order)
         self._file.watchdog |= message.work is not None
@@ -283,4 +289,4 @@ class _Reader:
         if kind == "place":
             return None if self._ranks else number
         named = sorted(self._ranks)
-        return named[0] if len(named) == 1 else None if named else rank_of_path(self._source.uri)
+        return named[0] if len(named) == 1 else None if named else self._lone

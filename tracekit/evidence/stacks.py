@@ -196,15 +196,19 @@ def is_stacks(head: bytes) -> bool:
     return reader.begun and 2 * taken > lines
 
 
-def stacks_in(path: str, data: bytes) -> list[RankStack]:
-    """Return the main threads of the processes in a text; `path` may name the rank of a lone process."""
+def stacks_in(path: str, data: bytes, *, agents: int = 1) -> list[RankStack]:
+    """Return the main threads of the processes in a text; `path` may name the rank of a lone process.
+
+    agents: as for `rank_of_path`.
+    """
+    lone = rank_of_path(path, agents=agents)
     if data.lstrip()[:1] == b"[" and b'"frames"' in data:
-        return placed([(b"", stack) for stack in _of_json(path, data)], _rank_before, rank_of_path(path))
+        return placed([(b"", stack) for stack in _of_json(path, data)], _rank_before, lone)
     reader = StackReader(path)
     for line in _lines(data):
         if not reader.take(line):
             reader.take_heading(line)
-    return reader.result(_rank_before, rank_of_path(path))
+    return reader.result(_rank_before, lone)
 
 
 def placed(

@@ -19,7 +19,7 @@ from tracekit.analysis.hang.witnesses.unlike_models import unlike_models
 from tracekit.axes import AXES
 from tracekit.dumps.calls import Signature
 from tracekit.evidence.as_dumps import compose
-from tracekit.evidence.bundle import Bundle
+from tracekit.evidence.bundle import Bundle, without_earlier_attempts
 from tracekit.evidence.log_exceptions import backend_of
 from tracekit.evidence.ras_counts import without_early_ras
 from tracekit.findings import Quality, RankCoverage
@@ -43,7 +43,7 @@ def judge_evidence(
 
     mesh, order: as for `analyse`. Raises MeshError where they do not fit the evidence.
     """
-    bundle = without_early_ras(bundle)
+    bundle = without_early_ras(without_earlier_attempts(bundle))
     if bundle.only_dumps and bundle.dumps is not None:
         return illustrated(bundle.dumps, mesh, order)
     given = None if mesh is None else from_sizes(mesh, order or tuple(axis for axis in mesh if axis in AXES))
