@@ -34,6 +34,7 @@ _COMMUNICATION: Final = re.compile(
 """Native calls that other ranks must join: of NCCL and its kin, MPI, Gloo, and torch's process groups and stores."""
 _DEVICE: Final = re.compile(
     r"\b(?:synchronize|item|tolist|cpu|_local_scalar_dense|nonzero|stream_synchronize|block_until_ready)$"
+    r"|jax/_src/array\.py:\d+ (?:\w+\.)?_value$"
 )
 _READS_DEVICE: Final = re.compile(r"\.(?:item|tolist|cpu|synchronize|nonzero|block_until_ready)\(")
 """The same in a line of source, which pystack and gdb print: these functions are not written in Python."""

@@ -21,6 +21,13 @@ _TWICE: Final = "take stacks of all ranks twice, some seconds apart"
 _RANKS: Final = (
     "put the rank of each process into the name of its file (rank_3.txt), or a line `rank 3` before its stack"
 )
+_PLACES: Final = {
+    "collective": "in a collective",
+    "device": "in a wait for the device",
+    "waiting": "in another wait",
+    "elsewhere": "elsewhere",
+    "unknown": "where no function bears a name",
+}
 _NATIVE: Final = "take stacks with the frames of Python: py-spy dump, pystack remote, or py-bt in gdb"
 
 
@@ -37,18 +44,31 @@ def decide_by_stacks(case: Case, finding: HangFinding) -> HangFinding:
     sure = case.scene.graph.stuck or all(
         _seen_again(stacks[rank]) for rank in allowed
     )  # one may be of a live job
-    if len(allowed) == 1 and allowed == odd and sure and not _undecidable(case, finding):
+    unreadable = {rank for rank in odd if any(s.activity == "unknown" for s in stacks[rank])}
+    if len(allowed) == 1 and allowed == odd and sure and not unreadable and not _undecidable(case, finding):
         (rank,) = allowed
-        if all(sample.activity == "elsewhere" for sample in stacks[rank]):
-            how = "is outside any collective, by its stack, while the others wait in one"
-            place = stacks[rank][-1].frames
-            return accuse(case, finding, Named("host_stalled", {rank: how}, {rank: place}))
-        reason = f"rank {rank} waits elsewhere than the others, and its stack shows no frame of Python"
+        how = "is outside any collective, by its stack, while the others wait in one"
+        return accuse(case, finding, Named("host_stalled", {rank: how}, {rank: stacks[rank][-1].frames}))
+    if odd and not finding.candidates and unreadable:
+        reason = f"the stacks of {rank_names(unreadable)} show no names, and most others wait in a collective"
         return leave_open(finding, reason, odd, _NATIVE)
     if odd and not finding.candidates:
         reason = f"{rank_names(odd)}: outside a collective, by the stacks, while the others wait in one"
         return leave_open(finding, reason, odd, _TWICE)
-    return finding if stacks or finding.candidates else _of_unknown_ranks(case, finding)
+    if case.composed.dumps.dumps or finding.candidates:
+        return finding
+    return replace(finding, reason=_in_words(stacks)) if stacks else _of_unknown_ranks(case, finding)
+
+
+def _in_words(stacks: Mapping[int, Sequence[RankStack]]) -> str:
+    """Return where ranks are by their stacks, where these do not show which one the others wait for."""
+    places: dict[str, set[int]] = defaultdict(set)
+    for rank, samples in stacks.items():
+        places[samples[-1].activity].add(rank)
+    listed = "; ".join(
+        f"{rank_names(places[key])} {words}" for key, words in _PLACES.items() if key in places
+    )
+    return f"the stacks do not show which rank the others wait for: {listed}"
 
 
 def _beside_calls(
@@ -74,7 +94,7 @@ def _of_unknown_ranks(case: Case, finding: HangFinding) -> HangFinding:
         processes[stack.process].append(stack)
     odd = odd_ranks(processes)
     listed = "; ".join(_shown(processes[key][-1]) for key in processes if key in odd)
-    reason = f"the stacks of {len(processes)} processes show no ranks"
+    reason = f"the stacks of {len(processes)} process{'es'[: 2 * (len(processes) > 1)]} show no ranks"
     if odd:
         reason += f"; outside a collective while the others wait in one: {listed}"
     return leave_open(finding, reason, (), _RANKS)
@@ -83,7 +103,8 @@ def _of_unknown_ranks(case: Case, finding: HangFinding) -> HangFinding:
 def _shown(stack: RankStack) -> str:
     """Return the process of a stack, and its innermost frame of Python."""
     place = next(iter(stack.place), "")
-    where = stack.writer or (f"process {stack.pid}" if stack.pid else stack.path)
+    names = (f"process {stack.pid}" if stack.pid else "", stack.writer)
+    where = " ".join(name for name in names if name) or stack.path
     return f"{where} at {place}"
 
 
