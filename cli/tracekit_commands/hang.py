@@ -43,8 +43,8 @@ def hang(
     """Name the ranks that made the others wait, the call, and whether their host or device stalled.
 
     DUMPS: flight-recorder dumps (pickle or JSON, versions 2.0 to 2.10, NCCL or Gloo), logs, stacks (py-spy,
-    faulthandler) and answers of ncclras, under any names, folders, globs or fsspec URLs. Ranks may be missing;
-    files that cannot be used are listed with the reason. No code in a pickle is run.
+    faulthandler, pystack, gdb) and answers of ncclras, under any names, folders, globs or fsspec URLs. Ranks may be
+    missing; files that cannot be used are listed with the reason. No code in a pickle is run.
 
     \b
     tracekit hang dumps/

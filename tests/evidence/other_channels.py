@@ -1,6 +1,7 @@
-"""NCCL's RAS answers in text and JSON, and stacks as py-spy and faulthandler print them, of a stuck job.
+"""NCCL's RAS answers in text and JSON, and stacks as py-spy, faulthandler, pystack and gdb print them, of a stuck job.
 
-Written from NVIDIA/nccl src/ras/client_support.cc, benfred/py-spy and CPython's traceback.c.
+Written from NVIDIA/nccl src/ras/client_support.cc, benfred/py-spy and CPython's traceback.c,
+and from what pystack 1.7 and gdb 13 printed.
 """
 
 import json
@@ -190,4 +191,43 @@ def faulthandler(state: RankState, stands: str) -> str:
         '\nThread 0x00007f2b3c5fe700 (most recent call first):\n  File "threading.py", line 324 in wait\n'
         '  File "threading.py", line 1002 in _bootstrap\n\n'
         f"Current thread 0x00007f2c44b2d740 (most recent call first):\n{frames}\n"
+    )
+
+
+def pystack(state: RankState, stands: str) -> str:
+    """What `pystack remote` prints of one rank: outermost first, each frame with its source."""
+    places = "".join(
+        f'    (Python) File "{file}", line {line}, in {name}\n        {name}(batch)\n'
+        for name, file, line in reversed(frames_of(state, stands))
+    )
+    return (
+        f"Traceback for thread {9100 + state.rank} (python) [] (most recent call last):\n"
+        '    (Python) File "threading.py", line 1002, in _bootstrap\n        self._bootstrap_inner()\n'
+        '    (Python) File "threading.py", line 324, in wait\n        waiter.acquire()\n\n'
+        f"Traceback for thread {9000 + state.rank} (python) [Has the GIL] (most recent call last):\n{places}\n"
+    )
+
+
+NATIVE = {
+    "collective": ["?? () from /lib/libc.so.6", "ncclGroupEnd () from /opt/lib/libnccl.so.2"],
+    "device": ["?? () from /lib/libcuda.so.1", "cudaStreamSynchronize () from /opt/lib/libcudart.so.12"],
+    "elsewhere": ["__GI___libc_read (fd=7, nbytes=4096) at ../sysdeps/unix/sysv/linux/read.c:26"],
+}
+
+
+def gdb(state: RankState, stands: str) -> str:
+    """What `gdb -p PID -batch -ex "thread apply all bt" -ex "thread apply 1 py-bt"` prints of one rank."""
+    pid = 9000 + state.rank
+    head = f'Thread 1 (Thread 0x7f27addffb80 (LWP {pid}) "python"):\n'
+    native = "".join(f"#{n}  0x00007f27{n:08x} in {text}\n" for n, text in enumerate(NATIVE[stands]))
+    python = "".join(
+        f'  File "{file}", line {line}, in {name}\n    {name}(batch)\n'
+        for name, file, line in frames_of(state, stands)
+    )
+    return (
+        f"[New LWP {9100 + state.rank}]\n[Thread debugging using libthread_db enabled]\n\n"
+        f'Thread 2 (Thread 0x7f27ad09c6c0 (LWP {9100 + state.rank}) "python"):\n'
+        "#0  0x00007f27ad6ed545 in __futex_abstimed_wait_common64 () at ./nptl/futex-internal.c:57\n\n"
+        f"{head}{native}#9  0x00007f27ada508e4 in _PyEval_EvalFrameDefault () at Python/ceval.c:5376\n\n"
+        f"{head}Traceback (most recent call first):\n{python}[Inferior 1 (process {pid}) detached]\n"
     )

@@ -35,6 +35,70 @@ def test_only_the_first_rank_knows_who_is_absent(tmp_path):
     assert ranks(of_text(tmp_path / "late", text.replace("3", "2") + first)) == []
 
 
+WAITED = "RuntimeError: [Rank 0]: {} failed to pass monitoredBarrier in 1800000 ms\n"
+WRAPPED = (
+    "RuntimeError: ProcessGroupWrapper: Monitored Barrier encountered error running collective: X. Error: \n"
+)
+
+
+def heard(*ranks, shift=0):
+    """Lines of ranks that came, by their places in the group."""
+    return "".join(f"[rank{r}]: RuntimeError: Rank {r - shift} {HEARD} Please check\n" for r in ranks)
+
+
+@pytest.mark.parametrize(
+    ("text", "named", "candidates"),
+    [
+        ("[rank0]: " + WAITED.format("Rank 1"), [], (1,)),  # of others it shows nothing
+        ("[rank0]: " + WAITED.format("Rank 1") + heard(2, 3), [1], ()),
+        ("[rank0]: " + WAITED.format("Rank 2"), [2], ()),  # it asks them in order: rank 1 came
+        ("[rank0]: " + WAITED.format("Ranks 1"), [1], ()),
+        ("[rank4]: " + WAITED.format("Ranks 2"), [], ()),  # of a group that begins with rank 4
+        ("[rank0]: " + WAITED.format("Ranks 2") + heard(8, shift=7), [], ()),
+        ("[rank0]: " + WRAPPED + "[rank0]: " + WAITED.format("Ranks 2"), [], ()),  # of any group
+        ("[rank0]: " + WRAPPED + "[rank0]: " + WAITED.format("Ranks 2") + heard(1, 3), [2], ()),
+        ("[rank0]: " + WRAPPED + "[rank0]: " + WAITED.format("Ranks 2") + heard(1), [], ()),
+        ("[rank0]: RuntimeError: Rank 0 timed out in monitoredBarrier after 10 ms.\n", [], ()),
+    ],
+)
+def test_places_in_a_monitored_barrier(text, named, candidates, tmp_path):
+    finding = of_text(tmp_path, text)
+    assert (ranks(finding), finding.candidates) == (named, candidates), finding.reason
+    assert "barrier" in finding.reason
+
+
+TASK = "/job:jax_worker/replica:0/task:{}\n"
+JAX = 'Traceback (most recent call last):\n  File "/job/t.py", line 9, in step\njax.errors.JaxRuntimeError: '
+
+
+def by_tasks(error, ranks_=(0, 1, 2)):
+    return "".join(f"{rank}: {line}\n" for rank in ranks_ for line in (JAX + error).splitlines())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: sync0. Timed out task names:\n" + TASK.format(3),
+        "DEADLINE_EXCEEDED: Barrier timed out. Id: sync::0. This usually happens\n# of tasks that reached the barrier: "
+        "3/4.\nThe first task at the barrier: x. Some timed out task names:\n"
+        + TASK.format(3)
+        + "\nAdditional GRPC\n",
+        "UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):\n"
+        + TASK.format(3)
+        + "The tasks\n",
+    ],
+)
+def test_the_coordinator_of_jax_names_processes(error, tmp_path):
+    assert ranks(of_text(tmp_path, by_tasks(error))) == [3]
+
+
+def test_most_processes_of_jax_are_left_open(tmp_path):
+    error = "DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: c. Timed out task names:\n"
+    error += "".join(TASK.format(task) for task in range(1, 8))
+    finding = of_text(tmp_path, by_tasks(error, (0,)))
+    assert (ranks(finding), finding.candidates) == ([], tuple(range(1, 8)))
+
+
 def start(rank, size=8, stage="START"):
     return (
         f"node{rank // 4}:{50 + rank}:99 [{rank % 4}] NCCL INFO ncclCommInitRank comm 0x55 rank {rank} nranks {size} "

@@ -185,3 +185,29 @@ def test_a_process_outlives_its_threads_and_destructors(tmp_path, words):
     text = raised(2, "AssertionError: can only test a child process", before=words)
     finding = of_text(tmp_path, STARTED + text + FAILED.format(1))
     assert (ranks(finding), finding.candidates) == ([], ())
+
+
+ENDED = "E0103 03:11:09.1 70 api.py:869] failed (exitcode: 1) local_rank: 0 (pid: 99) of binary: python\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "library"),
+    [
+        ("RuntimeError: OPS function error: HcclAllreduce, error code is 6", "HCCL"),
+        ("RuntimeError: NPU function error: AclrtSynchronizeDeviceWithTimeout, error code is 507048", "HCCL"),
+        ("RuntimeError: nrt_execute status=5 (NRT_TIMEOUT)", "Neuron"),
+        ("RuntimeError: oneCCL: timed out in ccl_atl", "oneCCL"),
+    ],
+)
+def test_libraries_that_time_out_name_no_rank(tmp_path, error, library):
+    """The late rank is one without an exception."""
+    finding = of_text(tmp_path, "".join(raised(rank, error) for rank in (0, 1, 3)) + ENDED)
+    assert ranks(finding) == []
+    assert f"ranks 0, 1, 3 timed out in {library}" in finding.reason
+
+
+def test_aborts_of_torchcomms_are_of_waiting_ranks(tmp_path):
+    line = "[rank{0}]: E0103 03:11:09.1 7 Utils.cpp:9] [TC] Aborting process due to timeout on rank {0} - watchdog\n"
+    finding = of_text(tmp_path, "".join(line.format(rank) for rank in (0, 2)) + ENDED)
+    assert ranks(finding) == []
+    assert "ranks 0, 2 timed out in TorchComms" in finding.reason

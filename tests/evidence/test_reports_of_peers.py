@@ -101,6 +101,37 @@ def test_two_fingerprints_are_both_candidates(tmp_path):
     assert [side.ranks for side in finding.open_calls[0].sides] == [(0,), (2,)]
 
 
+def test_a_majority_of_unknown_size_leaves_a_candidate(tmp_path):
+    """Nothing shows the size of the group."""
+    right, wrong = ("ALLREDUCE", "8"), ("BROADCAST", "3")
+    text = "".join(unlike((r, 5, *right), (2, 5, *wrong)) for r in (0, 1, 3))
+    finding = of_text(tmp_path, text)
+    assert (ranks(finding), finding.candidates) == ([], (2,))
+    assert "0, 1, 3 all_reduce [8] and 2 broadcast [3]" in finding.reason
+
+
+def test_prints_of_one_rank_each_are_read(tmp_path):
+    """Torch up to 1.12 does not print the other call."""
+    line = (
+        "[rank{0}]: RuntimeError: Detected mismatch between collectives on ranks. Rank {0} is running inconsistent "
+        "collective: CollectiveFingerPrint(OpType={1}, TensorShape=[8], TensorDtypes=Float, TensorDeviceTypes=x)\n"
+    )
+    text = "".join(line.format(rank, "BROADCAST" if rank == 2 else "ALLREDUCE") for rank in range(4))
+    finding = of_text(tmp_path, text)
+    assert (ranks(finding), finding.candidates) == ([], (2,))
+
+
+@pytest.mark.parametrize("expected", [None, 4])
+def test_one_call_under_two_numbers_names_no_rank(tmp_path, expected):
+    """Groups of Gloo up to torch 2.0 count from any number."""
+    text = "".join(
+        unlike((r, 683_057_617, "BROADCAST", "1"), (1, 513_876_813, "BROADCAST", "1")) for r in (0, 2, 3)
+    )
+    finding = of_text(tmp_path, text, expected=expected)
+    assert ranks(finding) == []
+    assert finding.verdict == "inconclusive"
+
+
 def test_a_longer_message_is_a_mismatch_without_a_name(tmp_path):
     line = (
         "[rank1]: RuntimeError: [enforce fail at gloo/pair.cc:456] op.preamble.length <= op.nbytes. 64 vs 4\n"

@@ -18,7 +18,7 @@ from tests.evidence.inspector import WORLD, calls, lines
 from tests.evidence.nccl_lines import VERSIONS as NCCL_VERSIONS
 from tests.evidence.nccl_lines import one_log
 from tests.evidence.nsys_files import tiny
-from tests.evidence.other_channels import faulthandler, py_spy, ras_json, ras_text
+from tests.evidence.other_channels import faulthandler, gdb, py_spy, pystack, ras_json, ras_text
 from tests.evidence.stuck_job import RankState, states
 from tests.evidence.test_counters import NODE, SMI
 from tests.evidence.watchdog import LAUNCHERS, VERSIONS, Spelling, log
@@ -114,7 +114,7 @@ def _ras(rng: Random) -> bytes:
 def _stacks(rng: Random) -> bytes:
     job = _job(rng.randrange(6))
     stands = ("collective", "device", "elsewhere")
-    parts = [rng.choice((py_spy, faulthandler))(s, rng.choice(stands)) for s in job.values()]
+    parts = [rng.choice((py_spy, faulthandler, pystack, gdb))(s, rng.choice(stands)) for s in job.values()]
     return _spoilt("\n".join(f"rank {rank}\n{part}" for rank, part in enumerate(parts)), rng)
 
 

@@ -68,3 +68,32 @@ def test_dumps_of_another_mesh_are_left_out(tmp_path):
     found = load_dumps([str(tmp_path)])
     assert [r.path for r in found.rejected] == [str(tmp_path / "odd" / "nccl_trace_rank_7")]
     assert len(found.dumps) == 15
+
+
+@pytest.mark.parametrize("calls", [-400, 0, 40])
+@pytest.mark.parametrize("seed", [2, 3, 5, 12, 15])
+def test_few_dumps_of_an_earlier_attempt_are_dropped(tmp_path, seed, calls):
+    """A rank that left no dump this time may have one from an attempt before: it shows nothing of this one."""
+    new = later(make(seed, "host_stall", "dp", MESH), 0, 500)
+    old = later(make(seed + 5000, "wrong_size", "tp", MESH), -3600, 500 - calls)
+    victims = [rank for rank in range(16) if rank != new.culprit and rank in old.dumps][:2]
+    kept(new, set(new.dumps) - set(victims)).write(tmp_path)
+    kept(old, victims).write(tmp_path)
+    found = load_dumps([str(tmp_path)])
+    assert len(found.rejected) == len(victims)
+    assert "another attempt" in found.rejected[0].reason
+    assert {c.rank for c in analyse(found).culprits} <= {new.culprit}
+
+
+def test_a_rank_that_stopped_minutes_before_is_kept(tmp_path):
+    """Its calls are those of its peers, and were issued with theirs."""
+    case = make(3, "host_stall", "tp", MESH)
+    for rank, dump in case.dumps.items():
+        if rank != case.culprit:
+            last = {
+                **dump["entries"][-1],
+                "time_created_ns": dump["entries"][-1]["time_created_ns"] + 600 * 10**9,
+            }
+            case.dumps[rank] = {**dump, "entries": [*dump["entries"][:-1], last]}
+    case.write(tmp_path)
+    assert {c.rank for c in analyse(load_dumps([str(tmp_path)])).culprits} == {case.culprit}

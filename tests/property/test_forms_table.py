@@ -29,7 +29,8 @@ WRITERS = {
     "localise": set(DRAWN),
     "shapes": set(SHAPES),
     "watchdog": {*VERSIONS, *LAUNCHERS},
-    "channels": {"ras_json", "ras_text", "py_spy", "faulthandler"} & set(vars(other_channels)),
+    "channels": {"ras_json", "ras_text", "py_spy", "faulthandler", "pystack", "gdb"}
+    & set(vars(other_channels)),
     "inspector": {"verbose", "short"},
     "nsys": set(NSYS),
     "nccl": set(NCCL),

@@ -10,11 +10,12 @@ from typing import Final, cast
 from tracekit.dumps.load import DumpSet, load_dumps, load_dumps_without
 from tracekit.evidence.bundle import Bundle
 from tracekit.evidence.counters import Sample, samples_of
-from tracekit.evidence.log_file import LogFile
+from tracekit.evidence.log_file import LogFile, agent_of_path
 from tracekit.evidence.logs import read_log
 from tracekit.evidence.ras import RasReport, read_ras
 from tracekit.evidence.recognise import Form, form_of, quotes_logs
-from tracekit.evidence.stacks import RankStack, stacks_in
+from tracekit.evidence.stack_places import RankStack
+from tracekit.evidence.stacks import stacks_in
 from tracekit.files.discover import Found, Inputs, Wanted, discover, listed
 from tracekit.files.source import ByteStream, Source
 from tracekit.findings import Quality, Rejected
@@ -116,11 +117,12 @@ def gather(
     quote some.
     """
     listed = list(sources)
+    agents = len({agent[0] for source in listed if (agent := agent_of_path(source.uri)) is not None}) or 1
     total, done = sum(s.size for s in listed), 0
     found = Gathered()
     for number, source in enumerate(listed):
         try:
-            _read(found, source, named=source.label in named)
+            _read(found, source, agents, named=source.label in named)
         except OSError as error:
             found.rejected.append(Rejected(source.label, f"cannot be read ({error.strerror or error})"))
         except (ValueError, RecursionError, MemoryError) as error:
@@ -133,12 +135,12 @@ def gather(
     return found
 
 
-def _read(found: Gathered, source: Source, *, named: bool) -> None:
+def _read(found: Gathered, source: Source, agents: int, *, named: bool) -> None:
     form = form_of(source)
     if form in _QUOTED and not named and quotes_logs(source):
         found.unknown.append(source.label)
     elif form == "text":
-        _read_log(found, source)
+        _read_log(found, source, agents)
     elif form == "ras":
         report = read_ras(source.label, _whole(source))
         found.ras.append(report)
@@ -147,7 +149,7 @@ def _read(found: Gathered, source: Source, *, named: bool) -> None:
         )
         _add(found, "nccl_ras", source, report.ranks, (report.time, report.time), told)
     elif form == "stacks":
-        stacks = stacks_in(source.label, _whole(source))
+        stacks = stacks_in(source.label, _whole(source), agents=agents)
         found.stacks.extend(stacks)
         ranks = {s.rank for s in stacks if s.rank is not None}
         kind = cast("EvidenceKind", stacks[0].kind if stacks else "py_spy")
@@ -170,13 +172,14 @@ def _read(found: Gathered, source: Source, *, named: bool) -> None:
         found.by_form.setdefault(form, []).append(source.label)
 
 
-def _read_log(found: Gathered, source: Source) -> None:
+def _read_log(found: Gathered, source: Source, agents: int) -> None:
     """Read a text file; it is a log where a line reports a failure, else it is unknown."""
-    log = read_log(source)
+    log = read_log(source, agents=agents)
     if not log.lines:
         found.unknown.append(source.label)
         return
     found.logs.append(log)
+    found.stacks.extend(log.stacks)
     times = tuple(when.text if when is not None else None for when in (log.first, log.last))
     kind: EvidenceKind = "watchdog_log" if log.watchdog else "job_log"
     _add(found, kind, source, log.ranks, cast("tuple[str | None, str | None]", times), _log_told(log))
@@ -190,6 +193,7 @@ def _log_told(log: LogFile) -> str:
     parts += [f"time-outs of {rank_names(timed_out)}"] if timed_out else []
     parts += [f"{len(own)} reports of processes that died"] if own else []
     parts += [f"{len(log.waits.signs)} warnings"] if log.waits.signs else []
+    parts += [f"stacks of {len({(s.rank, s.pid) for s in log.stacks})} processes"] if log.stacks else []
     calling = sum(bool(process.lines) for process in log.nccl)
     parts += [f"calls of {calling} process{'es'[: 2 * (calling > 1)]}"] if calling else []
     return ", ".join(parts)

@@ -161,8 +161,9 @@ def with_reports(marks: Marks, members: dict[tuple[int, GroupKey], Members], log
     for log in logs:
         for writer, key, report in log.reports:
             group = None if writer is None else members.get((writer, key))
-            if group is None or not group.whole:
-                continue
+            same = len({told.call for told in report.members.values()}) == 1
+            if group is None or not group.whole or (report.apart and same):
+                continue  # of one call under two numbers, either may be the wrong one
             for place, told in report.members.items():
                 if place < len(group.ranks):
                     rank = group.ranks[place]

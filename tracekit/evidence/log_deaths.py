@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from tracekit.evidence.line_scan import Line
 from tracekit.evidence.log_exceptions import BEGINS, raised_in
-from tracekit.evidence.log_lines import Message, When, clean_text, when_of
+from tracekit.evidence.log_lines import Message, When, clean_text, tasks_after, when_of
 from tracekit.thresholds.evidence import MAX_LOG_RANKS
 
 DeathKind = Literal["memory", "exception", "signal"]
@@ -53,6 +53,8 @@ _HYDRA: Final = re.compile(
     rb"(?:RANK (\d{1,7}) )?PID (\d{1,9}) RUNNING AT (\S{1,200})\s*\n=\s+(?:KILLED BY SIGNAL|EXIT CODE): (\d{1,3})"
 )
 """MPICH and Intel MPI. They end what is left by SIGKILL, and report that alike."""
+_TORCHCOMMS: Final = re.compile(rb"Aborting process due to timeout on rank \d{1,7}")
+_HEARTBEATS: Final = b"stopped sending heartbeats"
 _NODE: Final = re.compile(rb"srun: error: Node failure on (\S{1,200})")
 _SIGNALS: Final = {4: "SIGILL", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
 """Signals that no peer's failure explains; SIGABRT ends a process after a time-out, SIGTERM when another has died."""
@@ -111,6 +113,11 @@ def deaths_of(line: Line, message: Message) -> Iterator[Death]:
         aborted = b"Abort" in found[1]
         text = f"Fatal Python error: {clean_text(found[1])}"
         yield _death("signal", text, line, message, consequence=aborted)
+    elif found := _TORCHCOMMS.search(part):
+        yield _death("exception", clean_text(found[0]), line, message, consequence=True)
+    elif _HEARTBEATS in part:
+        for number in tasks_after(line.after()):
+            yield _death("signal", "sent JAX's coordinator no more heartbeats", line, rank=number)
     elif found := _MEMORY_LINE.search(part):
         yield _death("memory", clean_text(found[0]), line, message)
 

@@ -19,8 +19,17 @@ _OF_RANKS: Final = re.compile(
     rb"|Process(?:Exited|Raised)Exception|ActorDied|RayTaskError|CalledProcessError"
     rb"|caused (?:pair|connection) closure|remote process exited|mismatch between collectives"
     rb"|Throwing across all ranks|CheckpointException|same model across all ranks|of the same param in process 0"
+    rb"|(?i:hccl)|AclrtSynchronize\w*Timeout|NRT_TIMEOUT|oneCCL|Barrier timed out|stopped sending heartbeats"
+    rb"|ProcessGroupWrapper: Monitored|verifying shape tensors for collective"
 )
 """What only the failure of another rank, or the end of the whole job, makes a rank say."""
+_BACKENDS: Final = (
+    ("HCCL", re.compile(r"(?i:hccl)|AclrtSynchronize\w*Timeout")),
+    ("Neuron's runtime", re.compile(r"NRT_TIMEOUT")),
+    ("oneCCL", re.compile(r"oneCCL")),
+    ("TorchComms", re.compile(r"Aborting process due to timeout")),
+)
+"""Libraries of collectives with time-outs that do not show the late rank, and how an exception shows each."""
 _OF_CONNECTIONS: Final = re.compile(
     rb"closed by (?:remote )?peer|Connection (?:reset|refused|closed)|[Bb]roken ?[Pp]ipe|[Ss]ocket ?[Tt]imeout"
     rb"|[Tt]imed? ?out|failed to recv|EOFError"
@@ -46,7 +55,7 @@ _OF_CPP: Final = frozenset({b"RuntimeError"})
 """Types in which errors of torch's own code arrive."""
 
 
-_TIME: Final = re.compile(rb"(\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)")
+TIME: Final = re.compile(rb"(\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)")
 _GOES_ON: Final = re.compile(rb"Exception ignored in|Exception in thread|--- Logging error ---")
 """Words before a traceback that does not end its process: of a destructor, of a thread, of a message."""
 _CHILD: Final = re.compile(rb"-- Process (\d{1,7}) terminated with the following error:")
@@ -97,6 +106,11 @@ class Raised(NamedTuple):
         return _FILES.search(file) is not None or not joins
 
 
+def backend_of(text: str) -> str | None:
+    """Return the library of collectives that an exception of a rank that waited is from; None for NCCL's and others."""
+    return next((name for name, words in _BACKENDS if words.search(text)), None)
+
+
 def raised_in(line: Line, rank: int | None) -> Raised | None:
     """Return the exception in which a traceback ends; None where the log does not hold its end, or the process goes on.
 
@@ -129,10 +143,10 @@ def _heading(line: Line, prefix: re.Pattern[bytes] | None, rank: int | None) -> 
 def _prefix(line: Line) -> re.Pattern[bytes] | None:
     """Return what its writer puts before each line of a traceback, with any time in it; None where it puts nothing."""
     head = line.text[: line.text.rfind(BEGINS)]
-    parts = _TIME.split(head)
+    parts = TIME.split(head)
     if not head.strip():
         return None
-    return re.compile(b"".join(_TIME.pattern if at % 2 else re.escape(part) for at, part in enumerate(parts)))
+    return re.compile(b"".join(TIME.pattern if at % 2 else re.escape(part) for at, part in enumerate(parts)))
 
 
 def _without_prefix(text: bytes, prefix: re.Pattern[bytes] | None, rank: int | None) -> bytes | None:

@@ -6,8 +6,9 @@ stream: it is cut at each `[rankN]:`. Sources of the spellings: torch/csrc/distr
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from tracekit.dumps.calls import Signature, numel
@@ -26,6 +27,7 @@ LITERALS: Final = (
     "ranks to join", "flag on TCPStore", "flag from the global store",
     "exits with return code", "Child process with PID", "exited on signal", "RUNNING AT", "Node failure on",
     "exit with status code", "closing signal SIG", "Process name: [[",
+    "imed out task names:", "stopped sending heartbeats", "Aborting process due to timeout on rank",
     "Timeout at collective: ", "mismatch between collectives on ranks", "op.preamble.length <= op.nbytes",
 )  # fmt: skip
 """Texts of which each line of interest holds one."""
@@ -33,12 +35,13 @@ LITERALS: Final = (
 _RANK_MARK: Final = re.compile(rb"(?=\[rank\d{1,7}\]:)")
 _RANK: Final = re.compile(rb"\[rank(\d{1,7})\]:")
 _LOCAL: Final = re.compile(rb"\[[A-Za-z_]\w{0,30}?(\d{1,4})\]:")
-_TASK: Final = re.compile(rb"(\d{1,7}): ")
+_TASK: Final = re.compile(rb" *(\d{1,7}): ")
 _GROUP: Final = re.compile(
     rb"\[PG (?:ID (?P<id>\d+) PG GUID )?(?P<name>[^\s()\[\]]{1,200})(?: ?\((?P<desc>[^)\]]{0,200})\))?"
     rb" Rank (?P<rank>\d{1,7})\]"
 )
 """torch 2.3: `[PG 0 Rank 1]`; 2.4: `[PG 0 (default_pg) Rank 1]`; from 2.5: `[PG ID 0 PG GUID 0(default_pg) Rank 1]`."""
+_JAX_TASK: Final = re.compile(rb"/job:\w{1,80}/replica:\d{1,7}/task:(\d{1,7})\s*$")
 _PLACE: Final = re.compile(rb"\[Rank (\d{1,7})\]")
 """Up to torch 2.2 before each message, later before the time-out alone: the rank within the group."""
 _WORK: Final = re.compile(
@@ -273,6 +276,12 @@ def whole_messages(line: Line) -> Iterator[Message]:
     if not line.whole and found:
         found[-1] = replace(found[-1], state=None)  # its last number may be cut
     yield from found
+
+
+def tasks_after(lines: Sequence[bytes]) -> list[int]:
+    """Return the processes that the first of these lines name, as JAX's coordinator does."""
+    found = takewhile(lambda match: match is not None, (_JAX_TASK.search(line) for line in lines))
+    return [int(match[1]) for match in found if match and int(match[1]) < MAX_LOG_RANKS]
 
 
 def time_before(line: Line) -> When | None:

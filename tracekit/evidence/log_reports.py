@@ -22,7 +22,7 @@ _NUMBERED: Final = re.compile(rb"#(\d{1,19}) (?:started|finished) ranks:")
 _STATES: Final = re.compile(rb"\[([\d, ]{1,20000})\] (started|finished) (\w{1,40})\s*$")
 _NEVER: Final = re.compile(rb"ranks \[([\d, ]{1,20000})\] are the lagging ranks that caused this timeout")
 _PRINT: Final = (
-    rb"Rank (\d{1,7}) is running collective: CollectiveFingerPrint\((?:SequenceNumber=(\d{1,19}), ?)?"
+    rb"Rank (\d{1,7}) is running (?:inconsistent )?collective: CollectiveFingerPrint\((?:SequenceNumber=(\d{1,19}), ?)?"
     rb"OpType=(\w{1,40})(?:, TensorShape=\[([\d, ]{0,200})\], TensorDtypes=(\w{1,20}))?"
 )
 _FINGERPRINT: Final = re.compile(rb"mismatch between collectives on ranks\. " + _PRINT)
@@ -45,12 +45,14 @@ class Told:
 class Report(NamedTuple):
     """The members of one group that a report is about, by their places in the group. own: the place of its writer.
 
-    whole: whether it is about every member, so that it shows the size.
+    whole: whether it is about every member, so that it shows the size. apart: by which number two calls differ that
+    meet: old Gloo groups count from anything.
     """
 
     own: int
     members: dict[int, Told]
     whole: bool
+    apart: int = 0
 
 
 def desync_report(text: bytes, after: Sequence[bytes]) -> Report | None:
@@ -78,18 +80,17 @@ def desync_report(text: bytes, after: Sequence[bytes]) -> Report | None:
 
 
 def fingerprints(text: bytes) -> Report | None:
-    """Return the two calls that a mismatch of fingerprints names; None where a line names none."""
+    """Return the two calls that a mismatch of fingerprints names, up to torch 1.12 the writer's alone; else None."""
     first = _FINGERPRINT.search(text)
-    other = None if first is None else _OTHER.search(text, first.end())
-    if first is None or other is None:
+    if first is None:
         return None
-    common = str(max(int(found[2] or 1) for found in (first, other))).encode()
-    sides = {
-        int(found[1]): _told(common, b"started", found[3], found[4], found[5]) for found in (first, other)
-    }
-    if len(sides) < 2 or max(sides) >= MAX_LOG_RANKS:
+    found = [first, *([other] if (other := _OTHER.search(text, first.end())) else [])]
+    numbers = [int(one[2] or 1) for one in found]
+    common = str(max(numbers)).encode()
+    sides = {int(one[1]): _told(common, b"started", one[3], one[4], one[5]) for one in found}
+    if len(sides) < len(found) or max(sides) >= MAX_LOG_RANKS:
         return None
-    return Report(int(first[1]), sides, whole=False)
+    return Report(int(first[1]), sides, whole=False, apart=max(numbers) - min(numbers))
 
 
 def longer_message(text: bytes) -> tuple[int, int] | None:

@@ -4,11 +4,12 @@ Used by `logs`.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from tracekit.evidence.log_lines import Message, When, clean_text, operation
+from tracekit.evidence.log_lines import Message, When, clean_text, operation, tasks_after
 from tracekit.evidence.log_reports import longer_message
 from tracekit.thresholds.evidence import MAX_LOG_RANKS, MAX_MARKS, MAX_PREFIX, MAX_SIGNS
 
@@ -34,7 +35,14 @@ _JOINED: Final = re.compile(rb"(\d{1,7})/(\d{1,7}) (?:clients|workers) joined")
 _UNREACHED: Final = re.compile(
     rb"has timed out after \S{1,20} while trying to connect to \(([^,()]{1,200}), (\d{1,5})\)"
 )
-_FAILED: Final = re.compile(rb"Ranks? (\d[\d, ]{0,200}) failed to pass monitoredBarrier in (\d{1,12})")
+_FAILED: Final = re.compile(rb"Rank(s?) (\d[\d, ]{0,200}) failed to pass monitoredBarrier in (\d{1,12})")
+"""All ranks that did not come, or the first in their order: `Ranks` and `Rank`."""
+_RAN_OUT: Final = re.compile(rb"Rank \d{1,7} timed out in monitoredBarrier after")
+"""The first rank of a barrier, where its time was over before it had asked all others."""
+_WRAPPER: Final = b"ProcessGroupWrapper: Monitored Barrier"
+"""The barrier that torch's DETAIL mode puts before each call of each group."""
+_TASKS: Final = re.compile(rb"[Tt]imed out task names:")
+"""JAX's coordinator, of the processes that did not come to a barrier; their names follow, one a line."""
 _REACHED: Final = re.compile(rb"Rank (\d{1,7}) successfully reached monitoredBarrier")
 """A rank that came to a monitored barrier and heard nothing more from its first rank."""
 _GLOO: Final = re.compile(rb"Timed out waiting (\d{1,12})ms for (send|recv) operation")
@@ -104,10 +112,14 @@ class Waits:
     another place in their group. several: sizes that communicators of several processes at one place have. barriers: of
     the store, by key.
     joined_store: (joined, of) clients, the last report. unreached: addresses without an answer.
-    failed_barrier: ranks that a monitored barrier names; reached_barrier: ranks that came to one and got no answer
-    from its first rank. awaited: ranks that a controller still waits for. lost_store: ranks that lost the connection to
-    the store. in_gloo: ranks whose Gloo call timed out. ended: processes that a launcher ended. unnumbered: operations
-    that timed out in lines without a number, by the rank's place in its group. longer: messages longer than the buffer
+    failed_barrier: ranks that a monitored barrier names; failed_first: the first such rank of one that names no more;
+    reached_barrier: ranks that came to one and got no answer from its first rank; identical: the last place in its
+    group that is a rank's own number; in_group: whether places of a barrier are no ranks; wrapped: whether it is one of
+    torch's DETAIL mode, of any group; ran_out: whether its first rank had no time to ask all. absent_tasks: processes
+    that JAX's coordinator names. awaited: ranks that a controller still waits for. lost_store: ranks that lost the
+    connection to the store. in_gloo: ranks whose Gloo call timed out. ended: processes that a launcher ended.
+    unnumbered: operations that timed out in lines without a number, by the rank's place in its group. longer: messages
+    longer than the buffer
     for them, by the rank that received one (None: unknown), as (bytes came, bytes expected).
     """
 
@@ -124,7 +136,13 @@ class Waits:
     unreached: list[str] = field(default_factory=list)
     unreached_by: set[int] = field(default_factory=set)
     failed_barrier: set[int] = field(default_factory=set)
+    failed_first: set[int] = field(default_factory=set)
     reached_barrier: set[int] = field(default_factory=set)
+    identical: int = 0
+    in_group: bool = False
+    wrapped: bool = False
+    ran_out: bool = False
+    absent_tasks: set[int] = field(default_factory=set)
     awaited: set[int] = field(default_factory=set)
     lost_store: set[int] = field(default_factory=set)
     in_gloo: set[int] = field(default_factory=set)
@@ -154,10 +172,8 @@ class Waits:
                 [f"{clean_text(found[1])}:{int(found[2])}"][: MAX_SIGNS - len(self.unreached)]
             )
             self.unreached_by.update([] if rank is None else [rank])
-        elif found := _FAILED.search(part):
-            self.failed_barrier.update(_bounded(n) for n in re.findall(rb"\d{1,7}", found[1]))
-        elif found := _REACHED.search(part):
-            self.reached_barrier.add(_bounded(found[1]))
+        elif self._monitored(part, rank):
+            pass
         elif found := _AWAITED.search(part):
             self.awaited = {_bounded(n) for n in re.findall(rb"\d{1,7}", found[1])}
         elif _ENDED.search(part):
@@ -172,6 +188,35 @@ class Waits:
             self.longer.setdefault(rank, lengths)
         else:
             return self._warning(part, message, rank)
+        return True
+
+    def take_tasks(self, text: bytes, after: Sequence[bytes]) -> bool:
+        """Take the processes that did not come to a barrier of JAX; return whether the line begins their list."""
+        if _TASKS.search(text) is None:
+            return False
+        self.absent_tasks.update(tasks_after(after))
+        return True
+
+    def _monitored(self, part: bytes, rank: int | None) -> bool:
+        """Note what one member writes of a monitored barrier, by places in its group; return whether it writes of one.
+
+        rank: the writer, where it is known. Its first member alone writes who did not come.
+        """
+        if found := _FAILED.search(part):
+            absent = {_bounded(n) for n in re.findall(rb"\d{1,7}", found[2])}
+            (self.failed_barrier if found[1] else self.failed_first).update(absent)
+            self.in_group |= rank is not None and rank > 0
+        elif found := _REACHED.search(part):
+            place = _bounded(found[1])
+            self.reached_barrier.add(place if rank is None else rank)
+            self.in_group |= rank is not None and rank != place
+            self.identical = max(self.identical, place if rank == place else 0)
+        elif _RAN_OUT.search(part):
+            self.ran_out = True
+        elif _WRAPPER in part:
+            self.wrapped = True
+        else:
+            return False
         return True
 
     @property

@@ -5,75 +5,55 @@ A line without `[rankN]:` belongs to the rank that its launcher's prefix, its `[
 """
 
 import re
-from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 from tracekit.evidence.line_scan import Line, Scan, scan_lines
 from tracekit.evidence.log_deaths import Death, death_of, deaths_of
-from tracekit.evidence.log_file import GroupKey, LogFile, Mark, rank_of_path
+from tracekit.evidence.log_file import Attempt, GroupKey, Key, LogFile, Mark, rank_of_path
 from tracekit.evidence.log_lines import (
     LITERALS,
     MESSAGES,
     Message,
-    When,
-    Work,
     messages_of,
     time_before,
     when_of,
     whole_messages,
 )
-from tracekit.evidence.log_reports import STACK, Report, call_stack, desync_report, fingerprints
-from tracekit.evidence.log_waits import Waits
+from tracekit.evidence.log_reports import STACK, call_stack, desync_report, fingerprints
 from tracekit.evidence.nccl_calls import CALL, NcclCalls
+from tracekit.evidence.stack_lines import OPENS
+from tracekit.evidence.stacks import StackReader
 from tracekit.files.source import Source
 from tracekit.thresholds.evidence import MAX_DEATHS, MAX_LOG_RANKS, MAX_MARKS
 
 _ATTEMPT: Final = re.compile(rb"(\d{1,4})/(\d{1,4}) attempts left")
 _LAUNCHED: Final = re.compile(rb"(\d{1,4})/\d{1,4} attempts left; (?:will )?restart")
 
-Key = tuple[str, int]
-"""How a line names its process: by global rank, local rank, place within a group, or by its file."""
 
+def read_log(source: Source, *, agents: int = 1) -> LogFile:
+    """Return what a log shows; a file that is no log has no lines of interest. OSError passes through.
 
-def read_log(source: Source) -> LogFile:
-    """Return what a log shows; a file that is no log has no lines of interest. OSError passes through."""
-    reader = _Reader(source)
+    agents: as for `rank_of_path`.
+    """
+    reader = _Reader(source, rank_of_path(source.uri, agents=agents))
     scan = Scan()
-    for line in scan_lines(source, LITERALS, scan, (CALL, reader.take_calls)):
+    for line in scan_lines(source, (*LITERALS, *OPENS), scan, (CALL, reader.take_calls)):
         reader.take(line)
     found = reader.result()
     found.size, found.damage = scan.size, scan.damage
     return found
 
 
-@dataclass
-class _Open:
-    """What the lines of one attempt show, by the key of the process that wrote them."""
-
-    marks: dict[Key, dict[GroupKey, Mark]] = field(default_factory=lambda: defaultdict(dict))
-    loose: dict[Key, list[Work]] = field(default_factory=lambda: defaultdict(list))
-    places: dict[Key, int] = field(default_factory=dict)  # of each with loose calls, in its unnamed group
-    deaths: list[tuple[Key, Death]] = field(default_factory=list)
-    stuck: set[Key] = field(default_factory=set)
-    asked_by: set[int] = field(default_factory=set)
-    waits: Waits = field(default_factory=Waits)
-    timed_out: tuple[When | None, int] | None = None
-    last: dict[Key, When] = field(default_factory=dict)
-    failed: dict[Key, list[Mark]] = field(default_factory=lambda: defaultdict(list))
-    """Marks whose call timed out and has no stack yet."""
-    group: dict[Key, GroupKey] = field(default_factory=dict)
-    """The group in the last line of a process that names one."""
-    reports: list[tuple[Key, GroupKey, Report]] = field(default_factory=list)
-
-
 class _Reader:
     """Takes the lines of one file in turn."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, lone: int | None) -> None:
         self._source = source
-        self._open = _Open()
+        self._lone = lone
+        self._open = Attempt()
         self.nccl = NcclCalls(self._key_of)
+        self._stacks = StackReader(source.label)
         self._file = LogFile(source.label)
         self._offsets: dict[str, set[int]] = {"local": set(), "place": set()}
         self._ranks: set[int] = set()
@@ -89,6 +69,7 @@ class _Reader:
         if when is not None:
             self._file.first = self._file.first or when
             self._file.last = when
+        self._stacks.take_thread(line)
         for message in whole_messages(line):
             self._take(line, message)
 
@@ -96,7 +77,8 @@ class _Reader:
         self.nccl.take_calls(data, left, right, base)  # another one in each attempt
 
     def _key_of(self, head: bytes) -> Key:
-        return self._key(next(messages_of(head), Message(head, None, None, None, None, None)))
+        messages = [Message(head, None, None, None, None, None), *messages_of(head)]
+        return self._key(messages[-1])
 
     def _take(self, line: Line, message: Message) -> None:
         key = self._key(message)
@@ -111,12 +93,15 @@ class _Reader:
         if message.dump_asked_by is not None:
             self._open.asked_by.add(message.dump_asked_by)
         if not told:
-            self._count += self._open.waits.take(message)
+            told = self._open.waits.take_tasks(message.text, line.after())
+            self._count += told or self._open.waits.take(message)
         else:
             self._count += 1
 
     def _take_group(self, key: Key, message: Message, order: int) -> bool:
         """Take the state of a group and the call that timed out; a call without a group waits for its group's line."""
+        if self._open.begins_again(key, message):
+            self._next_attempt()
         if message.work is not None and self._open.timed_out is None:
             self._open.timed_out = (message.when, order)
         self._file.watchdog |= message.work is not None
@@ -210,8 +195,9 @@ class _Reader:
 
     def _next_attempt(self) -> None:
         """Forget all of an earlier attempt: its numbers began again."""
-        self._open = _Open()
+        self._open = Attempt()
         self.nccl = NcclCalls(self._key_of)
+        self._stacks = StackReader(self._source.label)
         self._file.attempts += 1
 
     def result(self) -> LogFile:
@@ -243,6 +229,7 @@ class _Reader:
         file.waits, file.asked_by, file.timed_out = opened.waits, opened.asked_by, opened.timed_out
         self._take_peers(file, ranks)
         file.nccl = self.nccl.placed(file.path, self._rank)
+        file.stacks = self._stacks.result(self._rank_before, self._rank(("file", 0)))
         file.ranks = {
             *file.marks,
             *file.stuck,
@@ -250,7 +237,7 @@ class _Reader:
             *(p.rank for p in file.nccl if p.rank is not None),
             *self._ranks,
         }
-        file.lines = self._count + self.nccl.lines
+        file.lines = self._count + self.nccl.lines + len(file.stacks)
         file.watchdog = file.watchdog or bool(file.marks)
         return file
 
@@ -286,6 +273,11 @@ class _Reader:
             return self._rank(("local", death.local))
         return None if death.ended or death.pid is not None else of_line
 
+    def _rank_before(self, head: bytes) -> int | None:
+        """Return the global rank of the process that puts this before its lines."""
+        key = self._key_of(head)
+        return None if key == ("file", 0) else self._rank(key)
+
     def _rank(self, key: Key) -> int | None:
         """Return the global rank of a process; None where the file does not name it."""
         kind, number = key
@@ -297,4 +289,4 @@ class _Reader:
         if kind == "place":
             return None if self._ranks else number
         named = sorted(self._ranks)
-        return named[0] if len(named) == 1 else None if named else rank_of_path(self._source.uri)
+        return named[0] if len(named) == 1 else None if named else self._lone

@@ -1,151 +1,247 @@
-"""Stacks of Python processes as py-spy and faulthandler print them: the thread of each rank that runs the program.
+"""Stacks of processes that programs such as py-spy and gdb print: the thread of each rank that runs the program.
 
-py-spy begins a process with `Process N: command`, threads with `Thread N (active): "MainThread"`, and frames stand
-innermost first as `function (file:line)`. faulthandler writes `Thread 0x… (most recent call first):` and
-`File "file", line N in function`. Sources: benfred/py-spy src/dump.rs, CPython's traceback.c. Used by `gather`.
+`stack_lines` reads the lines, `stack_places` says where a process is; here threads are put together by process. Lines
+of several processes may be mixed where each bears its launcher's prefix. Used by `gather`, and by `logs` for stacks in
+a log.
 """
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from tracekit.evidence.line_scan import strip_colours
+from tracekit.evidence.line_scan import Line, strip_colours
+from tracekit.evidence.log_exceptions import TIME
 from tracekit.evidence.log_file import rank_of_path
-from tracekit.evidence.log_lines import clean_text
-from tracekit.thresholds.evidence import MAX_LOG_RANKS, MAX_STACK_FRAMES, MAX_STACKS, MAX_TEXT
-
-StackKind = Literal["py_spy", "faulthandler"]
-"""The program that printed a stack."""
-Activity = Literal["collective", "device", "waiting", "elsewhere"]
-"""Where a process is: in a collective or a wait for one, in a wait for its device, in some other wait, or elsewhere.
-
-A wait for a message that a program asks by itself (`work.wait()`) shows no frame of torch.
-"""
+from tracekit.evidence.log_lines import clean_text, messages_of
+from tracekit.evidence.stack_lines import OPENS, Opening, Thread, library_of, opening, take_frame
+from tracekit.evidence.stack_places import RankStack, main_thread, python_frames, serves_a_rank
+from tracekit.thresholds.evidence import MAX_LOG_RANKS, MAX_PREFIX, MAX_STACK_FRAMES, MAX_STACKS, MAX_TEXT
 
 _PROCESS: Final = re.compile(rb"Process (\d{1,9}): (.{0,4000})")
-_PY_THREAD: Final = re.compile(rb'Thread (0x[0-9A-Fa-f]+|\d+) \(([a-z+]{1,20})\)(?:: "([^"\n]{0,200})")?')
-_PY_FRAME: Final = re.compile(rb"\s+(\S.{0,300}?) \(([^()\n]{1,400}?)(?::(\d{1,9}))?\)\s*$")
-_FH_THREAD: Final = re.compile(
-    rb"(Current thread|Thread) (0x[0-9A-Fa-f]+)(?: \[[^\]\n]{0,60}\])? \(most recent call first\):"
+_PID: Final = re.compile(
+    rb"(?:Attaching to (?:program: .{1,300}, )?process |\[Inferior \d+ \(process |Pyspy dump for PID |pid: )(\d{1,9})"
+    rb"|Stack dump for \S{1,80} +(\d{1,9})"
 )
-_FH_FRAME: Final = re.compile(rb'  File "([^"\n]{1,400})", line (\d{1,9}|\?\?\?) in (\S.{0,200}?)\s*$')
 _RANK: Final = re.compile(
     rb"(?<![A-Za-z0-9_])(?<!local-)(?<!node-)(?<!group-)(?:global[_ -]?)?rank[ =:_#]{0,3}(\d{1,7})\b",
     re.IGNORECASE,
 )
-_LAUNCHED: Final = re.compile(rb"\[rank(\d{1,7})\]:? ?")
-_COLLECTIVE: Final = re.compile(
-    r"\b(?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|barrier|monitored_barrier|gather|scatter"
-    r"|reduce|send|recv|isend|irecv|batch_isend_irecv|_communicate|wait|wait_tensor|wait_stream|rendezvous"
-    r"|init_process_group|_new_process_group_helper|new_group|destroy_process_group|foreach_\w+)\w*$"
-)
-_DISTRIBUTED: Final = re.compile(
-    r"torch/distributed/|torch/_C/_distributed|megatron/core/pipeline|deepspeed/comm"
-)
-_DEVICE: Final = re.compile(
-    r"\b(?:synchronize|item|tolist|cpu|_local_scalar_dense|nonzero|stream_synchronize)$"
-)
-_STREAM: Final = re.compile(
-    r" (?:cuda|hip)(?:Stream|Device|Event)Synchronize$| cu(?:Stream|Ctx|Event)Synchronize\w*$"
-)
-"""Native calls in which a host waits for its device."""
-_ENGINE: Final = re.compile(
-    r"torch/autograd/(?:__init__|graph)\.py:\d+ (?:_engine_run_backward|backward|grad)$"
-)
-"""Where the main thread waits while the engine's threads run the backward pass."""
-_WAIT: Final = re.compile(r" (?:\w*_)?(?:wait|recv|irecv|send|isend)(?:_\w*)?$")
-_STANDARD: Final = re.compile(
-    r"(?:threading|queue|selectors|subprocess|socket)\.py|multiprocessing/|concurrent/|asyncio/"
-)
-"""Waits of Python's own modules: for a loader, a lock, a file, never for a message between ranks."""
-
-
-@dataclass(frozen=True, slots=True)
-class RankStack:
-    """The main thread of one process. frames: "file:line function", innermost first.
-
-    sample: the number of this dump of its process in the file, from 0. pid: 0 where the file does not tell it.
-    """
-
-    path: str
-    kind: StackKind
-    rank: int | None
-    pid: int
-    frames: tuple[str, ...]
-    sample: int = 0
-
-    @property
-    def activity(self) -> Activity:
-        """Return where the process is, by its frames of Python; the native ones above these show a wait for its device.
-
-        In a backward pass the main thread waits for the engine's threads, and these for the device.
-        """
-        python = [frame for frame in self.frames if _is_python(frame)]
-        if any(_DISTRIBUTED.search(f) and _COLLECTIVE.search(f) for f in python[:_NEAR]):
-            return "collective"
-        native = self.frames[: self.frames.index(python[0])] if python else self.frames
-        if any(_STREAM.search(frame) for frame in native) or (python and _waits_for_device(python[0])):
-            return "device"
-        if any(_WAIT.search(frame) and not _STANDARD.search(frame) for frame in python[:_NEXT]):
-            return "waiting"
-        return "elsewhere"
-
-
-def _is_python(frame: str) -> bool:
-    """Return whether a frame is one of Python: its file is a program's, or text that was run."""
-    return frame.partition(":")[0].endswith((".py", ">"))
-
-
-def _waits_for_device(frame: str) -> bool:
-    return _DEVICE.search(frame) is not None or _ENGINE.search(frame) is not None
-
-
-_BEGINS: Final = ("<module>", " _run_code", " _run_module_as_main")
-"""Outermost functions of a main thread."""
-_NEXT: Final = 2
-"""Frames from the innermost one in which a function of this name waits itself."""
-_NEAR: Final = 12
-"""Frames from the innermost one within which a collective counts as the place: torch's own calls lie above it."""
+_BARE: Final = re.compile(rb"#0 +(?:0x[0-9a-f]+ in )?\S[^\n]{0,400}\(")
+"""The first frame that gdb prints of one thread alone."""
+_PAGE: Final = re.compile(rb"</?(?:pre|h\d)>")
+_OPENING: Final = tuple(text.encode() for text in OPENS)
+_GAPS: Final = 2
+"""Lines without a frame after which a stack in a log has ended: blank ones, and such as gdb's of its frames' files."""
 
 
 @dataclass
-class _Thread:
-    """One thread being read."""
+class _Stream:
+    """The threads of one writer: the process being read, and the dumps of it so far."""
 
-    kind: StackKind
-    name: str
-    current: bool
-    ident: bytes = b""
-    frames: list[str] = field(default_factory=list)
+    head: bytes
+    rank: int | None = None
+    pid: int = 0
+    threads: list[Thread] = field(default_factory=list)
+    samples: dict[tuple[int | None, int], int] = field(default_factory=dict)
+
+    def ended(self, path: str) -> Iterator[RankStack]:
+        """Yield the main thread of the process that ends here, and forget its threads."""
+        main, self.threads = main_thread(self.threads), []
+        if main is not None:
+            writer, pid = clean_text(TIME.sub(b"", self.head)), self.pid or main.lwp
+            number = self.samples.get((self.rank, pid), 0)
+            self.samples[self.rank, pid] = number + 1
+            frames, thread = tuple(main.frames), clean_text(main.ident)
+            yield RankStack(path, main.kind, self.rank, pid, frames, number, main.source, writer, thread)
+
+    def begins_next(self, opened: Opening) -> bool:
+        """Return whether a thread begins another dump than that of the threads so far.
+
+        A dump shows each thread once. py-spy's begins with the main thread, and that of faulthandler ends with it: its
+        current thread is the main one where a signal asks for the dump, another one where a thread of the program does.
+        """
+        known = self.threads
+        if any(t.kind != opened.kind for t in known):
+            return True
+        if opened.kind == "py_spy":
+            return opened.name == "MainThread" and any(t.name == "MainThread" for t in known)
+        if opened.kind == "gdb" and len(known) > 1 and known[-1].ident == b"1":
+            return True  # the first thread is the last one listed
+        if any(t.ident == opened.ident for t in known):
+            return True
+        current = [t for t in known if t.current and opened.kind == "faulthandler"]
+        return bool(current and (opened.current or current[0].runs_program))
+
+
+class StackReader:
+    """Takes the lines of one file in turn; writers are known by what they put before their lines."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._streams: dict[bytes, _Stream] = {}
+        self._sizes: list[int] = []
+        """Lengths of what writers put before their lines, the longest first."""
+        self._found: list[tuple[bytes, RankStack]] = []
+        self._stream(b"")
 
     @property
-    def runs_program(self) -> bool:
-        """Whether a module began it, or `python -m`: the main thread."""
-        return bool(self.frames) and self.frames[-1].endswith(_BEGINS)
+    def begun(self) -> bool:
+        """Return whether a thread has begun."""
+        return bool(self._found) or any(stream.threads for stream in self._streams.values())
+
+    def take(self, line: bytes) -> bool:
+        """Take a line; return whether it belongs to a stack."""
+        if (opened := opening(line)) is not None and opened.at <= MAX_PREFIX:
+            self._begin(self._stream(line[: opened.at]), opened)
+            return True
+        stream, bare = self._writer(line)
+        if stream is None:
+            return False
+        if not stream.threads and _BARE.match(bare) is not None:
+            self._begin(stream, Opening("gdb", b"", "", current=True))
+        return bool(stream.threads) and _taken(stream.threads[-1], bare)
+
+    def take_heading(self, line: bytes) -> None:
+        """Take a line of a file of stacks that begins a process or names the rank of what follows."""
+        stream = self._stream(b"")
+        if found := _PROCESS.match(line):
+            self._end(stream)
+            named = _RANK.search(found[2])
+            follows = stream.pid in {0, int(found[1])}  # the heading, or another dump of the same process
+            stream.rank = int(named[1]) if named else stream.rank if follows else None
+            stream.pid = int(found[1])
+        elif found := _PID.search(line[:MAX_PREFIX]):
+            if not line.startswith(b"[Inferior"):
+                self._end(stream)
+            stream.pid = int(found[1] or found[2])
+            if line.startswith(b"[Inferior"):  # gdb names its process at the end
+                self._end(stream)
+        elif (named := _RANK.search(line[:200])) and not line.startswith(b" "):
+            self._end(stream)
+            rank = int(named[1])
+            stream.rank, stream.pid = rank if rank < MAX_LOG_RANKS else None, 0
+
+    def take_thread(self, line: Line) -> None:
+        """Take the thread that a line of a log begins, with its frames; any other line shows nothing here."""
+        opened = opening(line.text) if any(text in line.text for text in _OPENING) else None
+        if opened is None or opened.at > MAX_PREFIX or len(self._found) >= MAX_STACKS:
+            return
+        stream = self._stream(line.text[: opened.at])
+        if opened.name == "MainThread":
+            self._end(stream)
+            stream.pid = int(pids[-1][0]) if (pids := _PROCESS.findall(line.before)) else 0
+        self._begin(stream, opened)
+        gaps = 0
+        for text in line.after()[: 2 * MAX_STACK_FRAMES]:
+            writer, bare = self._writer(text)
+            if writer is stream:
+                over = opening(text) is not None or not stream.threads
+                gaps = _GAPS + 1 if over else 0 if _taken(stream.threads[-1], bare) else gaps + 1
+            if gaps > _GAPS:
+                break
+
+    def result(self, rank_of: Callable[[bytes], int | None], lone: int | None) -> list[RankStack]:
+        """Return the stacks of the processes that the lines show, without helpers of ranks, at most MAX_STACKS.
+
+        rank_of: the rank of a writer, by what it puts before its lines. lone: the rank of the file's only process.
+        """
+        for stream in self._streams.values():
+            self._end(stream)
+        return placed(self._found[:MAX_STACKS], rank_of, lone)
+
+    def _begin(self, stream: _Stream, opened: Opening) -> None:
+        """Open a thread, of the next dump where it belongs to one."""
+        last = stream.threads[-1] if stream.threads else None
+        if opened.kind == "gdb" and not opened.ident and last is not None and last.kind == "gdb":
+            return  # frames of Python of the thread that was named before
+        if stream.begins_next(opened):
+            self._end(stream)
+        stream.threads.append(Thread(*opened[:-1]))
+
+    def _end(self, stream: _Stream) -> None:
+        if len(self._found) < MAX_STACKS:
+            self._found.extend((stream.head, stack) for stack in stream.ended(self._path))
+        stream.threads = []
+
+    def _stream(self, head: bytes) -> _Stream:
+        plain = TIME.sub(b"", head)
+        if (known := self._streams.get(plain)) is not None:
+            return known
+        made = _Stream(head)
+        if len(self._streams) < MAX_LOG_RANKS:
+            self._streams[plain] = made
+            self._sizes = sorted({len(plain), *self._sizes}, reverse=True)
+        return made
+
+    def _writer(self, line: bytes) -> tuple[_Stream | None, bytes]:
+        """Return the writer of a line, and the line without what the writer puts before it."""
+        plain = TIME.sub(b"", line) if self._sizes[0] else line
+        for size in self._sizes:
+            if (stream := self._streams.get(plain[:size])) is not None:
+                return stream, plain[size:]
+        return None, line
 
 
 def is_stacks(head: bytes) -> bool:
     """Return whether a file that begins so holds stacks and is no log with one in it."""
-    if head.lstrip()[:1] == b"[":
-        return b'"thread_name"' in head and b'"frames"' in head
-    text = strip_colours(head)
-    threads = len(_PY_THREAD.findall(text)) + len(_FH_THREAD.findall(text))
-    frames = len(re.findall(_PY_FRAME.pattern, text, re.MULTILINE))
-    frames += len(re.findall(_FH_FRAME.pattern, text, re.MULTILINE))
-    lines = text.count(b"\n") + 1
-    return threads > 0 and 2 * (threads + frames) > lines - 2 * threads
+    if head.lstrip()[:1] == b"[" and b'"frames"' in head:
+        return b'"thread_name"' in head
+    reader, taken, lines = StackReader(""), 0, 0
+    for line in _lines(head):
+        lines += bool(line.strip())
+        taken += reader.take(line)
+    return reader.begun and 2 * taken > lines
 
 
-def stacks_in(path: str, data: bytes) -> list[RankStack]:
-    """Return the main threads of the processes in a text; `path` may tell the rank of a lone process."""
-    listed = data.lstrip()[:1] == b"["
-    found = list(_of_json(path, data) if listed else _processes(path, strip_colours(data)))
-    if len({s.pid for s in found}) <= 1 and all(s.rank is None for s in found):
-        rank = rank_of_path(path)
-        found = [RankStack(path, s.kind, rank, s.pid, s.frames, s.sample) for s in found]
-    return found
+def stacks_in(path: str, data: bytes, *, agents: int = 1) -> list[RankStack]:
+    """Return the main threads of the processes in a text; `path` may name the rank of a lone process.
+
+    agents: as for `rank_of_path`.
+    """
+    lone = rank_of_path(path, agents=agents)
+    if data.lstrip()[:1] == b"[" and b'"frames"' in data:
+        return placed([(b"", stack) for stack in _of_json(path, data)], _rank_before, lone)
+    reader = StackReader(path)
+    for line in _lines(data):
+        if not reader.take(line):
+            reader.take_heading(line)
+    return reader.result(_rank_before, lone)
+
+
+def placed(
+    found: Iterable[tuple[bytes, RankStack]], rank_of: Callable[[bytes], int | None], lone: int | None
+) -> list[RankStack]:
+    """Return stacks with their ranks, without helpers of ranks. found: each with what precedes its writer's lines.
+
+    A label of several processes is that of a host's task, as of `srun torchrun`, and no rank.
+    """
+    kept = [(head, stack) for head, stack in found if not serves_a_rank(stack.frames)]
+    stacks = [stack if stack.rank is not None else replace(stack, rank=rank_of(head)) for head, stack in kept]
+    if len({s.process for s in stacks}) == 1 and all(s.rank is None for s in stacks):
+        return [replace(stack, rank=lone) for stack in stacks]
+    tasks: dict[str, set[tuple[str, str, int, str]]] = defaultdict(set)
+    for stack in stacks:
+        tasks[stack.writer].add(stack.process)
+    several = {writer for writer, own in tasks.items() if len(own) > 1 and writer and "[rank" not in writer}
+    return [replace(stack, rank=None) if stack.writer in several else stack for stack in stacks]
+
+
+def _lines(text: bytes) -> list[bytes]:
+    """Return the lines of a text without colours; of a page of torch's debug server those of its stacks."""
+    plain = strip_colours(text)
+    if b"<pre>" in plain:
+        plain = _PAGE.sub(b"\n", plain[max(plain.find(b"<h2>"), 0) :])
+    return plain.split(b"\n")
+
+
+def _rank_before(head: bytes) -> int | None:
+    """Return the rank that a launcher puts before a line; None where it puts none."""
+    ranks = [message.task if message.rank is None else message.rank for message in messages_of(head)]
+    rank = ranks[-1] if ranks else None
+    return rank if rank is None or rank < MAX_LOG_RANKS else None
 
 
 def _of_json(path: str, data: bytes) -> Iterator[RankStack]:
@@ -156,12 +252,12 @@ def _of_json(path: str, data: bytes) -> Iterator[RankStack]:
         own = []
         for thread in threads:
             if thread.get("pid") == pid:
-                kept = _Thread("py_spy", str(thread.get("thread_name") or "")[:MAX_TEXT], current=False)
+                kept = Thread("py_spy", name=str(thread.get("thread_name") or "")[:MAX_TEXT])
                 kept.frames = [
                     _json_frame(f) for f in thread["frames"][:MAX_STACK_FRAMES] if isinstance(f, dict)
                 ]
                 own.append(kept)
-        if (main := _main(own)) is not None:
+        if (main := main_thread(own)) is not None:
             yield RankStack(path, "py_spy", None, pid, tuple(main.frames))
 
 
@@ -170,100 +266,20 @@ def _json_frame(frame: dict[str, Any]) -> str:
     return f"{file}:{line} {name}"
 
 
-def _processes(path: str, text: bytes) -> Iterator[RankStack]:
-    """Yield a stack for each process that the text holds, at most MAX_STACKS."""
-    rank: int | None = None
-    pid, threads = 0, list[_Thread]()
-    samples: dict[tuple[int | None, int], int] = {}
-    count = 0
-
-    def ended() -> Iterator[RankStack]:
-        main = _main(threads)
-        if main is not None:
-            number = samples.get((rank, pid), 0)
-            samples[rank, pid] = number + 1
-            yield RankStack(path, main.kind, rank, pid, tuple(main.frames), number)
-
-    for given in text.split(b"\n"):
-        launched = _LAUNCHED.match(given)
-        line = given[launched.end() :] if launched else given
-        if frame := _frame(line):
-            if threads and len(threads[-1].frames) < MAX_STACK_FRAMES:
-                threads[-1].frames.append(frame)
-        elif found := _PROCESS.match(line):
-            yield from ended()
-            threads, pid, count = [], int(found[1]), count + 1
-            told = _RANK.search(found[2])
-            rank = int(told[1]) if told else _last_rank(given, rank if count == 1 else None)
-        elif thread := _thread(line):
-            if launched and int(launched[1]) != rank:
-                yield from ended()
-                threads, rank, pid = [], int(launched[1]), 0
-            elif thread.kind == "faulthandler" and _of_next_dump(threads, thread):
-                yield from ended()
-                threads = []
-            threads.append(thread)
-        elif (told := _RANK.search(line[:200])) and not line.startswith(b" "):
-            yield from ended()
-            threads, rank, pid, count = [], int(told[1]), 0, 0
-        if len(samples) >= MAX_STACKS:
-            return
-    yield from ended()
-
-
-def _of_next_dump(threads: Iterable[_Thread], thread: _Thread) -> bool:
-    """Return whether a thread of faulthandler begins another dump than that of `threads`.
-
-    A dump shows each thread once, at most one as the current one, and the main thread last. The current one is the main
-    thread where a signal asks for the dump, and another one where a thread of the program does.
-    """
-    known = list(threads)
-    current = [t for t in known if t.current]
-    again = any(t.ident == thread.ident for t in known)
-    return again or bool(current and (thread.current or current[0].runs_program))
-
-
-def _last_rank(_line: bytes, before: int | None) -> int | None:
-    """Return the rank that a heading before the first process told."""
-    return before if before is None or before < MAX_LOG_RANKS else None
-
-
-def _thread(line: bytes) -> _Thread | None:
-    """Return the thread that a line begins; None where it begins none."""
-    if found := _FH_THREAD.match(line):
-        return _Thread("faulthandler", "", found[1] == b"Current thread", found[2])
-    if found := _PY_THREAD.match(line.strip()):
-        return _Thread("py_spy", clean_text(found[3] or b""), current=False)
-    return None
-
-
-def _frame(line: bytes) -> str | None:
-    """Return the frame in a line as "file:line function"; None where it holds none."""
-    if found := _FH_FRAME.match(line):
-        return f"{clean_text(found[1])}:{clean_text(found[2])} {clean_text(found[3])}"
-    if found := _PY_FRAME.match(line):
-        return f"{clean_text(found[2])}:{clean_text(found[3] or b'0')} {clean_text(found[1])}"
-    return None
-
-
-def _main(threads: Iterable[_Thread]) -> _Thread | None:
-    """Return the thread that runs the program: named so, the current one, or the one that a module began."""
-    listed = [thread for thread in threads if thread.frames]
-    named = [t for t in listed if t.name == "MainThread"]
-    began = [t for t in listed if t.runs_program]
-    current = [t for t in listed if t.current]
-    main = next(iter((*named, *began, *current, *reversed(listed))), None)
-    return main if main is None else _with_engine(main, listed)
-
-
-def _with_engine(main: _Thread, threads: Iterable[_Thread]) -> _Thread:
-    """Return the main thread, below the frames of the thread that runs its backward pass where one shows frames.
-
-    Autograd's threads are begun by no module of Python.
-    """
-    own = next((frame for frame in main.frames if _is_python(frame)), "")
-    if _ENGINE.search(own) is None:
-        return main
-    begun = (t for t in threads if t is not main and "threading.py:" not in t.frames[-1])
-    engine = next((t for t in begun if any(_is_python(frame) for frame in t.frames)), None)
-    return main if engine is None else replace(main, frames=[*engine.frames, *main.frames])
+def _taken(thread: Thread, line: bytes) -> bool:
+    """Add what a line holds of a thread's stack; return whether it holds anything of it."""
+    before = len(thread.frames)
+    if take_frame(thread, line, MAX_STACK_FRAMES):
+        thread.fresh = True
+        return True
+    if thread.kind == "gdb" and before and (library := library_of(line)) is not None:
+        thread.frames[-1] = f"{library}:0 {thread.frames[-1].partition(' ')[2]}"
+        return True
+    if thread.kind == "py_spy" and before and line.startswith(b"        "):
+        return True  # a local variable
+    if thread.fresh and thread.kind in {"pystack", "gdb"} and line.startswith(b"    "):
+        inner = thread.kind == "pystack" or len(python_frames(thread.frames)) == 1
+        thread.source = clean_text(line) if inner else thread.source
+        thread.fresh = False
+        return True
+    return False

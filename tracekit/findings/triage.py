@@ -15,6 +15,8 @@ EvidenceKind = Literal[
     "nccl_ras",
     "py_spy",
     "faulthandler",
+    "pystack",
+    "gdb",
     "trace",
     "run",
     "operation_table",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, get_args
 
 from tracekit.analysis.hang.witnesses.judge import judge_evidence
 from tracekit.analysis.triage.beside_traces import SOUND, listed
@@ -10,6 +10,7 @@ from tracekit.analysis.triage.found_files import Job
 from tracekit.errors import TracekitError
 from tracekit.evidence.bundle import Bundle
 from tracekit.evidence.counters import Sample, signs_of
+from tracekit.evidence.stack_lines import StackKind
 from tracekit.findings.hang import HangFinding
 from tracekit.findings.slowrank import SlowRankFinding
 from tracekit.findings.triage import EvidenceKind, Says, Testimony, ToCollect
@@ -85,7 +86,7 @@ def _alone(bundle: Bundle) -> Iterator[tuple[EvidenceKind, Bundle]]:
         yield kind, replace(nothing, logs=bundle.logs)
     if bundle.ras:
         yield "nccl_ras", replace(nothing, ras=bundle.ras)
-    for program in ("py_spy", "faulthandler"):
+    for program in get_args(StackKind):
         if stacks := tuple(s for s in bundle.stacks if s.kind == program):
             yield program, replace(nothing, stacks=stacks)
 

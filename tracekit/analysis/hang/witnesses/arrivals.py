@@ -3,7 +3,7 @@
 Only where lines name ranks is one named; "3 of 8 clients joined" names none. Part of `judge`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tracekit.analysis.hang.witnesses.case import Case, Named, accuse, leave_open
 from tracekit.evidence.log_waits import StoreBarrier, Waits
@@ -16,6 +16,8 @@ _GROUP = "give the logs of all ranks: the first rank of that group died, or has 
 _MEMBERS = "give the logs of all ranks, and look which ranks that new_group call lists"
 _PORT = "look for processes of an earlier start, and give each job a port of its own"
 _FIRST = "give the log of that rank (rank 0 in the job's group): it names the ranks that did not come, or it stopped"
+_ALL_LOGS = "give the logs of all ranks, or py-spy dumps, twice, some seconds apart"
+_OF_GROUP = "give the log of the rank that wrote this, with the calls of its groups, or flight-recorder dumps"
 _STARTED = "look whether the processes of the candidates started, and for the first error in their logs"
 
 
@@ -31,21 +33,71 @@ def name_absent(case: Case, finding: HangFinding) -> HangFinding | None:
 def _barrier(case: Case, finding: HangFinding, waits: Iterable[Waits]) -> HangFinding | None:
     """Answer where a monitored barrier names the ranks that did not come, or where only its first rank can."""
     listed = list(waits)
-    failed = set().union(*(w.failed_barrier for w in listed))
-    reached = set().union(*(w.reached_barrier for w in listed))
+    tasks = set().union(*(w.absent_tasks for w in listed))
+    failed, reached = absent_ranks(listed, len(case.world)), set().union(*(w.reached_barrier for w in listed))
     waiting = set().union(*(w.in_gloo for w in listed), case.scene.graph.stuck)
-    own = failed - waiting - reached
-    if not failed and reached and not finding.culprits and not case.scene.graph.stuck:
+    own = (failed | tasks) - waiting - reached
+    if finding.culprits and not own & {c.rank for c in finding.culprits}:
+        return None
+    if not own and not finding.culprits and not case.scene.graph.stuck:
+        return _unnamed_absent(finding, listed, reached, waiting)
+    if not own:
+        return None
+    kind = "a barrier of JAX's coordinator" if own <= tasks else "a monitored barrier"
+    if len(own) > 1 and len(own) > WAITING_SHARE * max(len(case.world), max(own) + 1):
+        reason = f"{rank_names(own)} did not reach {kind}: they are most ranks"
+        return leave_open(finding, reason, own, "take py-spy dumps of the candidates")
+    return _name(case, finding, own, f"did not reach {kind} in which the others wait")
+
+
+def absent_ranks(waits: Sequence[Waits], world: int) -> set[int]:
+    """Return the ranks that monitored barriers show to have stayed away.
+
+    Its first member numbers the others within its group. In torch's DETAIL mode any group may be meant, so that only
+    places are ranks up to which another member's place is its rank. Where it gives up at the first rank that is
+    absent, most ranks must be known to have come: those before it have.
+    """
+    if any(w.in_group for w in waits):
+        return set()
+    found = set().union(*(w.failed_barrier for w in waits))
+    came = set().union(*(w.reached_barrier for w in waits))
+    for first in set().union(*(w.failed_first for w in waits)):
+        known = came | set(range(first))
+        if len(known) > WAITING_SHARE * max(world, *known, first + 1):
+            found.add(first)
+    if any(w.wrapped for w in waits):
+        found = {place for place in found if place < max(w.identical for w in waits)}
+    return found
+
+
+def _unnamed_absent(
+    finding: HangFinding, waits: Sequence[Waits], reached: set[int], waiting: set[int]
+) -> HangFinding | None:
+    """Answer where ranks wait in a monitored barrier, and no line names the ranks that did not come."""
+    places = set().union(*(w.failed_barrier | w.failed_first for w in waits)) - waiting - reached
+    if places and any(w.in_group or w.wrapped for w in waits):
+        reason = (
+            f"members at {_listed(places)} of a group that no line names did not reach a monitored barrier"
+        )
+        return leave_open(finding, reason, (), _OF_GROUP)
+    if places:
+        reason = (
+            f"{rank_names(places)} did not reach a monitored barrier; it does not show which other ranks came"
+        )
+        return leave_open(finding, reason, places, _ALL_LOGS)
+    if any(w.ran_out for w in waits):
+        reason = "the first rank of a monitored barrier ran out of time before it had asked all ranks"
+        return leave_open(finding, reason, (), _ALL_LOGS)
+    if reached:
         reason = (
             f"{rank_names(reached)} came to a monitored barrier and heard nothing more from its first rank"
         )
         return leave_open(finding, reason, {0} - reached - waiting, _FIRST)
-    if not own or (finding.culprits and not own & {c.rank for c in finding.culprits}):
-        return None
-    if len(own) > 1 and len(own) > WAITING_SHARE * max(len(case.world), max(failed) + 1):
-        reason = f"{rank_names(own)} did not reach a monitored barrier: they are most ranks"
-        return leave_open(finding, reason, own, "take py-spy dumps of the candidates")
-    return _name(case, finding, own, "did not reach a monitored barrier in which the others wait")
+    return None
+
+
+def _listed(places: set[int]) -> str:
+    return f"place{'s'[: len(places) > 1]} {', '.join(map(str, sorted(places)))}"
 
 
 def _communicator(case: Case, finding: HangFinding, waits: Iterable[Waits]) -> HangFinding | None:

@@ -2,34 +2,36 @@
 
 All of it becomes one scene, which the rules judge as they judge dumps. Then the witnesses are asked, in one visible
 order: a rank that died, ranks that never joined, doubts about what rests on logs and RAS, paused processes, stacks.
-
-The odd one out of the ranks' stacks is the suspect: outside a collective while the others wait in one. A rank in
-`synchronize` waits for its own device, which waits for others: it is not the odd one.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from tracekit.analysis.hang.analyse import illustrated, judged, picture_of
 from tracekit.analysis.hang.witnesses.arrivals import name_absent
-from tracekit.analysis.hang.witnesses.case import Case, Named, accuse, leave_open, note
+from tracekit.analysis.hang.witnesses.case import Case, leave_open
 from tracekit.analysis.hang.witnesses.deaths import exits_alone, name_dead
 from tracekit.analysis.hang.witnesses.doubts import doubt_scene
+from tracekit.analysis.hang.witnesses.stacks_apart import decide_by_stacks
 from tracekit.analysis.hang.witnesses.unlike_models import unlike_models
 from tracekit.axes import AXES
+from tracekit.dumps.calls import Signature
 from tracekit.evidence.as_dumps import compose
-from tracekit.evidence.bundle import Bundle
+from tracekit.evidence.bundle import Bundle, without_earlier_attempts
+from tracekit.evidence.log_exceptions import backend_of
 from tracekit.evidence.ras_counts import without_early_ras
-from tracekit.evidence.stacks import RankStack
 from tracekit.findings import Quality, RankCoverage
 from tracekit.findings.hang import HangFinding
 from tracekit.findings.picture import HangPicture
 from tracekit.mesh import from_sizes
 from tracekit.text import rank_names
-from tracekit.thresholds.evidence import MAX_ODD_STACKS, MAX_SIGNS, MIN_STACKS, WAITING_SHARE
+from tracekit.thresholds.evidence import MAX_SIGNS
 
+_SIZE_OR_DUMPS: Final = "give --mesh where the group is that of all ranks, or flight-recorder dumps"
+_WORDS: Final = 120
+"""Characters of an exception in a sentence."""
 _SIGNS_SHOWN: Final = 4
 """Warnings of one kind and file that are told: the first say the kind."""
 
@@ -41,7 +43,7 @@ def judge_evidence(
 
     mesh, order: as for `analyse`. Raises MeshError where they do not fit the evidence.
     """
-    bundle = without_early_ras(bundle)
+    bundle = without_early_ras(without_earlier_attempts(bundle))
     if bundle.only_dumps and bundle.dumps is not None:
         return illustrated(bundle.dumps, mesh, order)
     given = None if mesh is None else from_sizes(mesh, order or tuple(axis for axis in mesh if axis in AXES))
@@ -64,28 +66,74 @@ def _without_calls(case: Case, finding: HangFinding) -> HangFinding:
     waiting = set().union(*(log.waits.in_gloo for log in case.bundle.logs))
     if waiting:
         told = f"{len(waiting)} ranks waited in vain in a Gloo call; their lines do not name the rank they waited for"
-    elif (unlike := _unlike_calls(case) or _unnumbered_calls(case)) is not None:
-        told = unlike
+    elif (unlike := _unlike_calls(case)) is not None:
+        return leave_open(finding, unlike[0], unlike[1], _SIZE_OR_DUMPS)
+    elif (unnumbered := _unnumbered_calls(case)) is not None:
+        told = unnumbered
     elif case.bundle.ras:
         told = "no communicator that RAS lists shows ranks that differ; RAS does not show whether calls end"
     elif exits := exits_alone(case):
         ended = "; ".join(f"rank {rank}: {code}" for rank, code in sorted(exits.items())[:_SIGNS_SHOWN])
         told = f"a launcher saw ranks end and ended the others ({ended}), and no line shows why"
         return leave_open(finding, told, exits, "give the logs of the candidates: the first error in them")
+    elif others := _raised_for_others(case):
+        told = f"{others}; these lines do not show that rank"
     silent = tuple(sorted(case.world - case.ranks))
     decide = "add the logs of all ranks, py-spy dumps, or flight-recorder dumps"
     return replace(finding, verdict="inconclusive", reason=told, candidates=silent, to_decide=decide)
 
 
-def _unlike_calls(case: Case) -> str | None:
-    """Return the sentence about two unlike calls of an unnamed group in an exception; None without one."""
+def _raised_for_others(case: Case) -> str:
+    """Return the sentence about ranks with an exception that another rank's failure explains; empty without one."""
+    ranks: dict[str, set[int]] = defaultdict(set)
     for log in case.bundle.logs:
-        for _, _, report in log.reports:
-            calls = {place: told.call for place, told in sorted(report.members.items()) if told.call.op}
-            if len(set(calls.values())) > 1:
-                listed = " and ".join(f"{p} {call.op} {call.input_sizes[1:-1]}" for p, call in calls.items())
-                return f"members of a group that no line names made unlike calls, by their places in it: {listed}"
-    return None
+        for death in log.deaths:
+            if death.consequence and not death.ended:
+                where = backend_of(death.text)
+                words = (
+                    f"timed out in {where}"
+                    if where
+                    else f"raised what another rank explains ({death.text[:_WORDS]})"
+                )
+                ranks[words].update([] if death.rank is None else [death.rank])
+    shown = list(ranks.items())[:_SIGNS_SHOWN]
+    return "; ".join(
+        f"{rank_names(own) if own else 'ranks without a number'} {words}" for words, own in shown
+    )
+
+
+def _unlike_calls(case: Case) -> tuple[str, set[int]] | None:
+    """Return the sentence about unlike calls of an unnamed group in exceptions, and the ranks that are apart.
+
+    A place in the group is a rank where each writer's place is its rank; ranks are apart from a majority alone.
+    """
+    reports = [row for log in case.bundle.logs for row in log.reports]
+    calls: dict[int, Signature] = {}
+    for _, _, report in reports:
+        calls |= {place: told.call for place, told in report.members.items() if told.call.op}
+    if reports and len(set(calls.values())) == 1:
+        apart = max(report.apart for _, _, report in reports)
+        sentence = (
+            f"members of a group made the same call under numbers that differ by {apart}: one made fewer calls, or the "
+            "numbers mean nothing (Gloo up to torch 2.0)"
+        )
+        return (sentence, set()) if apart else None
+    if len(set(calls.values())) < 2:
+        return None
+    places: dict[Signature, list[int]] = defaultdict(list)
+    for place, call in sorted(calls.items()):
+        places[call].append(place)
+    listed = " and ".join(
+        f"{rank_names(own).partition(' ')[2]} {call.op} {call.input_sizes[1:-1]}"
+        for call, own in places.items()
+    )
+    most = max(places.values(), key=len)
+    placed = all(rank == report.own for rank, _, report in reports)
+    apart_from = set(calls) - set(most) if placed and 2 * len(most) > len(calls) else set()
+    return (
+        f"members of a group that no line names made unlike calls, by their places in it: {listed}",
+        apart_from,
+    )
 
 
 def _unnumbered_calls(case: Case) -> str | None:
@@ -153,89 +201,6 @@ def unlike_sizes(case: Case, finding: HangFinding) -> HangFinding | None:
     )
     ended, left = {r for r in noticed if r is not None}, set(finding.candidates)
     return leave_open(finding, reason, left if ended <= left else ended | case.world | case.ranks, _DETAIL)
-
-
-_INSIDE = "its stack is inside a collective: it did not return from the call, or waits in another one"
-
-
-def decide_by_stacks(case: Case, finding: HangFinding) -> HangFinding:
-    """Return the answer with what the stacks of the ranks add to it."""
-    if finding.verdict == "none" or not case.bundle.stacks:
-        return finding
-    stacks = {rank: samples for rank, samples in _by_rank(case.bundle.stacks).items() if samples}
-    finding = _with_stacks(finding, stacks)
-    odd = odd_ranks(stacks)
-    if finding.culprits:
-        inside = {
-            c.rank for c in finding.culprits if c.kind == "host_stalled" and _waits(stacks.get(c.rank, []))
-        }
-        apart = odd - {c.rank for c in finding.culprits}
-        notes = [f"rank {rank}: {_INSIDE}" for rank in sorted(inside)]
-        if apart and inside:
-            names = {c.rank for c in finding.culprits} | apart
-            reason = (
-                f"calls speak for {rank_names(c.rank for c in finding.culprits)}, stacks for "
-                f"{rank_names(apart)}, outside any collective while the others wait in one"
-            )
-            return leave_open(finding, reason, names, "take stacks of all ranks twice, some seconds apart")
-        return note(finding, *notes) if notes else finding
-    allowed = odd & set(finding.candidates) if finding.candidates else odd
-    sure = case.scene.graph.stuck or all(
-        len(stacks[rank]) > 1 for rank in allowed
-    )  # one sample may be of a live job
-    if len(allowed) == 1 and allowed == odd and sure and not _undecidable(case, finding):
-        (rank,) = allowed
-        place = stacks[rank][-1].frames
-        how = "is outside any collective, by its stack, while the others wait in one"
-        return accuse(case, finding, Named("host_stalled", {rank: how}, {rank: place}))
-    if odd and not finding.candidates:
-        who = rank_names(odd)
-        reason = f"{who}: outside a collective, by the stacks, while the others wait in one"
-        return leave_open(finding, reason, odd, "take stacks of all ranks twice, some seconds apart")
-    return finding
-
-
-def _undecidable(case: Case, finding: HangFinding) -> bool:
-    """Return whether the calls show something that no stack decides: versions of one call, or ranks without stacks."""
-    seen = {stack.rank for stack in case.bundle.stacks}
-    silent = case.world - seen - case.ranks
-    return bool(finding.open_calls) or bool(silent)
-
-
-def odd_ranks(stacks: dict[int, list[RankStack]]) -> set[int]:
-    """Return the ranks outside a collective where most others wait in one; none where too few or too many are."""
-    waiting = {rank for rank, samples in stacks.items() if _waits(samples)}
-    still = {rank for rank, samples in stacks.items() if rank not in waiting and _stands(samples)}
-    odd = {rank for rank in still if all(s.activity == "elsewhere" for s in stacks[rank])}
-    enough = len(stacks) >= MIN_STACKS and len(waiting) > WAITING_SHARE * len(stacks)
-    few = len(stacks) - len(waiting) <= max(1, int(MAX_ODD_STACKS * len(stacks)))
-    return odd if enough and few else set()
-
-
-def _waits(samples: Iterable[RankStack]) -> bool:
-    return any(s.activity == "collective" for s in samples)
-
-
-def _stands(samples: list[RankStack]) -> bool:
-    """Return whether several samples of a rank show one place; true of a single one."""
-    return len({s.frames for s in samples}) <= 1
-
-
-def _by_rank(stacks: Iterable[RankStack]) -> dict[int, list[RankStack]]:
-    found: dict[int, list[RankStack]] = defaultdict(list)
-    for stack in stacks:
-        if stack.rank is not None:
-            found[stack.rank].append(stack)
-    return found
-
-
-def _with_stacks(finding: HangFinding, stacks: dict[int, list[RankStack]]) -> HangFinding:
-    """Return the finding whose culprits bear the stacks of their processes where the dumps hold none."""
-    culprits = tuple(
-        replace(c, stack=stacks[c.rank][-1].frames) if c.rank in stacks and not c.stack else c
-        for c in finding.culprits
-    )
-    return replace(finding, culprits=culprits)
 
 
 def all_stood(case: Case, finding: HangFinding) -> HangFinding | None:
