@@ -18,6 +18,7 @@ from tests.reports import (
     between_ranks,
     computed,
     cut_documents,
+    drawn,
     endings,
     experts,
     flat,
@@ -72,6 +73,7 @@ REPORTS: list[Report] = [
     *lengths.REPORTS,
     *computed.REPORTS,
     *in_tensor.REPORTS,
+    *drawn.REPORTS,
     *in_stages.REPORTS,
     *cut_documents.REPORTS,
 ]

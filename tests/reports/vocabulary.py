@@ -13,6 +13,9 @@ from tests.reports.report import Report
 from tests.reports.trained import IGNORED, STEPS, WORDS, Trainer, sequences
 from tests.reports.wrong import HEALTHY, seen, verdict
 
+OVER: list[dist.ProcessGroup | None] = [None]
+"""The group of the ranks that hold parts of one tensor; None: all ranks."""
+
 
 class CopyIn(torch.autograd.Function):
     """Its input forth; the sum of all ranks' gradients back."""
@@ -24,7 +27,7 @@ class CopyIn(torch.autograd.Function):
     @staticmethod
     def backward(_ctx, grad):  # type: ignore[no-untyped-def,override]
         grad = grad.contiguous().clone()
-        dist.all_reduce(grad)
+        dist.all_reduce(grad, group=OVER[0])
         return grad
 
 
@@ -34,7 +37,7 @@ class SumOut(torch.autograd.Function):
     @staticmethod
     def forward(_ctx, x):  # type: ignore[no-untyped-def]
         x = x.clone()
-        dist.all_reduce(x)
+        dist.all_reduce(x, group=OVER[0])
         return x
 
     @staticmethod

@@ -204,7 +204,8 @@ def _proved(case: Case, proof: LocalProof, kinds: list[str], shared: Sequence[Do
         for name in proof.silent
     ]
     both = [f"as in the baseline, {doubt.sentence}" for doubt in shared]
-    said = [text for text in (proof.alike, proof.repeats if alone else "", *silent, *both) if text]
+    alike = [found.words for found in proof.draws.alike()]
+    said = [text for text in (*alike, proof.repeats if alone else "", *silent, *both) if text]
     scope = "".join(f"; {text}" for text in said) + scope_of(not_checked(case.run, proof, alone=alone))
     equal = sum(j.standing == Standing.EQUAL for j in checked)
     if equal < len(checked):
