@@ -103,7 +103,7 @@ class InTensor(Trainer):
             micro_batches=self.micro,
             dp=(replica, replicas),
             coords={"dp": replica, "tp": rank},
-            place=placing(rank, self.micro) if world > 1 and self.pieces else None,
+            place=placing(rank, self.micro * replicas) if world > 1 and self.pieces else None,
             out=out,
             level="tensors",
         )
@@ -155,9 +155,9 @@ class InTensor(Trainer):
             if weight.grad is not None:
                 squares[int(name in parted)] += weight.grad.square().sum()
         if dist.is_initialized() and self.counts == "all":
-            dist.all_reduce(squares)
+            dist.all_reduce(squares, group=OVER[0])
         elif dist.is_initialized() and self.counts != "own":
-            dist.all_reduce(squares[1:])
+            dist.all_reduce(squares[1:], group=None if self.counts == "replicas" else OVER[0])
         factor = (self.clips / squares.sum().sqrt()).clamp(max=1.0)
         for weight in model.parameters():
             if weight.grad is not None:
@@ -206,10 +206,11 @@ def beside(
     model: str = "build",
     ranks: int = 3,
     sound_ranks: int = 1,
+    quick: bool = False,
 ) -> Report:
     """A report on a pair of runs of this model."""
     more = {"ranks": ranks, "sound_ranks": sound_ranks}
-    return seen(source, input_, expected, trainer, sound, judge, model=model, file=MODEL, **more)
+    return seen(source, input_, expected, trainer, sound, judge, model=model, file=MODEL, quick=quick, **more)
 
 
 def drawn_alike(answer: Answer) -> str:
@@ -288,6 +289,16 @@ REPORTS: list[Report] = [
         InTensor(pieces=False, clips=0.3, counts="all"),
         CLIPPED,
         verdict("bug", words=("norm by which they are clipped",)),
+    ),
+    beside(
+        "NVIDIA/Megatron-LM#6489",
+        "two replicas of the three ranks, and the norm adds up the parts of all six",
+        "bug: gradients are too small, by the clip",
+        InTensor(pieces=False, clips=0.3, counts="replicas", replicas=2),
+        CLIPPED,
+        verdict("bug", words=("norm by which they are clipped",)),
+        ranks=6,
+        quick=True,
     ),
     beside(
         "huggingface/transformers#36132",
