@@ -111,7 +111,7 @@ def _explains(state: RecordedStep, names: Sequence[str], axis: str) -> bool:
             factor = ratio(held.value.double(), total)
         size = torch.stack([value.abs() for value in own]).sum(0)
         error = (len(own) + SUM_ROUNDINGS) * unit(held.value.dtype) * size + SCALE_TOLERANCE**2 * size
-        if not factor or within(factor * total, abs(factor) * error, held.value).standing == Standing.BEYOND:
+        if not factor or within(factor * total, abs(factor) * error, held.value).standing > Standing.WITHIN:
             return False
         several = several or len(own) < len(held.own)
     return several
