@@ -153,15 +153,15 @@ def _proved_locally(
     case: Case, prove: Callable[[Columns], "LocalProof"], notes: tuple[str, ...]
 ) -> CompareFinding:
     """Decide a case by its local proof, and return the finding; a baseline is proved too where the answer needs it."""
+    from numerics.comparison.proofs.drawn_beside import settled_by_draws
     from numerics.comparison.proofs.local_answer import decide_locally
     from numerics.comparison.proofs.other_settings import with_other_settings
 
     proof = with_other_settings(case.run, case.baseline, prove(case.run))
-    case = replace(case, apart=parted_by_chance(case, proof))
-    asked = case.apart is not None or bool(proof.silent)
-    return _proved(
-        case, proof, decide_locally(case, proof, _proof_of_baseline(case, prove) if asked else None), notes
-    )
+    apart = parted_by_chance(case, proof)
+    baseline = _proof_of_baseline(case, prove) if apart is not None or proof.silent else None
+    case = replace(case, apart=settled_by_draws(apart, proof, baseline))
+    return _proved(case, proof, decide_locally(case, proof, baseline), notes)
 
 
 def _proved(case: Case, proof: "LocalProof", decision: Decision, notes: tuple[str, ...]) -> CompareFinding:

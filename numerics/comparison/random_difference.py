@@ -4,6 +4,7 @@ What follows from such numbers cannot agree, in whatever order sums are made. Ea
 much each position counts, which does not depend on them, is compared.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -26,10 +27,10 @@ def parted_by_chance(case: Case, proof: "LocalProof") -> Apart | None:
     """Return where a proved run parts from its baseline by random numbers; None where nothing shows that."""
     if case.tensors is None or case.baseline is None:
         return None
-    inputs = _drawn_inputs(case.run, case.baseline, draws=bool(proof.random))
+    inputs = _drawn_inputs(case.run, case.baseline, draws=bool(proof.draws.random))
     if inputs is not None:
         return Apart(*inputs, inputs=True)
-    found = _in_forward(case.run, case.tensors, proof.random) if proof.random else None
+    found = _in_forward(case.run, case.tensors, random) if (random := proof.draws.random) else None
     return replace(found, sentence=f"{found.sentence} ({case.goes_on})") if found and case.goes_on else found
 
 
@@ -61,7 +62,7 @@ def _drawn_inputs(run: Columns, baseline: Columns, *, draws: bool) -> tuple[str,
     return drawn_inputs(run, baseline, draws=draws)
 
 
-def _in_forward(run: Columns, tensors: TensorTable, random: frozenset[str]) -> Apart | None:
+def _in_forward(run: Columns, tensors: TensorTable, random: Collection[str]) -> Apart | None:
     """Return the first output that random numbers change directly and that differs far more than all before it."""
     forward = _forward(run, tensors)
     drawn = forward & np.isin(tensors.tensor, [run.names.number(name) for name in random])

@@ -107,10 +107,19 @@ def _divergence(case: Case, decision: Decision, found: Found | None) -> Divergen
 
 
 def _with_axis(run: Columns, divergence: Divergence, explanation: Explanation | None) -> Divergence:
-    """Return the divergence with the axis from the relation if the place alone does not give it."""
-    if explanation is None or explanation.axis is None or divergence.axis is not None:
+    """Return the divergence with the axis from the relation, if the place alone does not give it.
+
+    A gradient is reduced over data and context ranks at once: an axis of another size than the factor is not named.
+    """
+    if explanation is None:
         return divergence
-    return replace(divergence, axis=plain_axis(run, explanation.axis))
+    other = bool(explanation.sizes) and divergence.axis not in explanation.sizes
+    if divergence.axis is not None and not (
+        other and divergence.phase == "reduce" and not divergence.collective
+    ):
+        return divergence
+    axis = explanation.axis
+    return replace(divergence, axis=None if axis is None else plain_axis(run, axis))
 
 
 def rows_of(run: Columns, tensors: TensorTable, entries: np.ndarray) -> Ints:

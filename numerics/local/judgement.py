@@ -78,7 +78,7 @@ def _stand(computed: torch.Tensor, recorded: torch.Tensor) -> Judged:
         shapes = f"recorded as {tuple(recorded.shape)}, computed as {tuple(computed.shape)}"
         return Judged(Standing.UNCHECKED, why=shapes)
     if isinstance(computed, Bounded):
-        return within(computed.value, computed.error, recorded)
+        return _in_narrower(within(computed.value, computed.error, recorded), computed.dtype, recorded.dtype)
     if same_bits(computed.detach(), recorded):
         return Judged(Standing.EQUAL, elements=recorded.numel())
     value = computed.detach()
@@ -93,6 +93,15 @@ def _stand(computed: torch.Tensor, recorded: torch.Tensor) -> Judged:
         lone=alone,
         pair=(recorded, value),
     )
+
+
+def _in_narrower(judged: Judged, computed: torch.dtype, recorded: torch.dtype) -> Judged:
+    """Return a judgement that names the recorded format, where computing in it explains what one last cast does not."""
+    if judged.why != _REWRITTEN or torch.finfo(recorded).bits >= torch.finfo(computed).bits:
+        return judged
+    name, other = (str(dtype).removeprefix("torch.") for dtype in (recorded, computed))
+    words = f"computed in {name}, where the model gives {other}"
+    return replace(judged, standing=Standing.BEYOND, why="", relation=words, format=name)
 
 
 def moved(right: torch.Tensor, recorded: torch.Tensor) -> Judged:

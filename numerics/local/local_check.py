@@ -10,7 +10,7 @@ class LocalCheck:
     """One recorded tensor that was checked, and its place in the run.
 
     `place` is the data-parallel index and micro-batch, None after the reduction. `rows` are the rows of a collective's
-    outputs, `ranks` the ranks that hold the judged copy, if copies are unequal.
+    outputs, `ranks` the ranks that hold the judged copy, if copies are unequal. `axis` is named by the relation.
     """
 
     step: int
@@ -18,6 +18,7 @@ class LocalCheck:
     check: Check
     rows: tuple[int, ...] = ()
     ranks: tuple[int, ...] = ()
+    axis: str | None = None
 
 
 @dataclass(frozen=True)

@@ -47,9 +47,8 @@ class LocalProof:
     of the given loss function the recorded one is (empty where none was given or checked). `spread` names an input
     with unequal, undeclared pieces on ranks that share a data-parallel index: then neither modules nor gradients are
     checked, because pieces cannot be separated from copies and addends. `doubts` may be intended or bugs, which the
-    records do not show; `remarks` says in words what else was read from the run. `random`
-    names the outputs that random numbers change directly, `alike` says in words that data-parallel ranks draw the same
-    ones, and `repeats` which steps read the sequences of an earlier one again. `weights` is how much each position of
+    records do not show; `remarks` says in words what else was read from the run. `draws` is what forwards drew,
+    `repeats` says which steps read the sequences of an earlier one again. `weights` is how much each position of
     the first step counts in the gradients that the optimiser saw, sorted, float64; None where the loss is not a cross
     entropy, or where gradients were clipped. `statistics` are what the model computes over the sequences of a batch.
     `loss_scale` is the run's gradients in units of the gradients of a mean, if its records show that.
@@ -69,8 +68,7 @@ class LocalProof:
     spread: str = ""
     doubts: tuple[Doubt, ...] = ()
     remarks: tuple[str, ...] = ()
-    random: frozenset[str] = frozenset()
-    alike: str = ""
+    draws: RepeatedDraws = field(default_factory=RepeatedDraws)
     repeats: str = ""
     weights: torch.Tensor | None = None
     statistics: BatchStatistics = field(default_factory=BatchStatistics)
@@ -203,8 +201,7 @@ def _completed(
             *draws.remarks(),
             *(f"learning rates: {text}" for text in rates.remarks),
         ),
-        random=frozenset(draws.random),
-        alike=draws.alike(),
+        draws=draws,
         repeats=repeated_sequences(recorded),
         weights=losses.positions,
     )

@@ -11,7 +11,7 @@ from typing import Final
 
 from numerics.local.draws.chance import agreement, certain
 from numerics.local.draws.dropout_masks import Dropped
-from numerics.local.draws.dropout_parts import alike_parts
+from numerics.local.draws.dropout_parts import Alike, alike_parts
 from numerics.local.forced_pass import Check
 from numerics.local.judgement import Judged, Standing
 from numerics.local.local_check import Doubt, LocalCheck
@@ -53,9 +53,9 @@ class RepeatedDraws:
     drew: set[tuple[Place, int]] = field(default_factory=set)
     weights: dict[int, Digest] = field(default_factory=dict)
     inputs: dict[tuple[int, Place], Digest] = field(default_factory=dict)
-    parts: str = ""
+    parts: Alike | None = None
     random: set[str] = field(default_factory=set)
-    shared: str = ""
+    shared: Alike | None = None
 
     def asks(self, state: RecordedStep, place: Place) -> bool:
         """Return whether it matters what a place draws: at first, and where it begins with another forward's state."""
@@ -68,10 +68,11 @@ class RepeatedDraws:
         self.random |= found.random
         other = _same_state(state, place) if found.draws and not self.shared else None
         if other is not None:
-            self.shared = (
+            words = (
                 f"data-parallel ranks {other[0]} and {place[0]} draw the same random numbers (step {step}, micro-batch "
                 f"{place[1]}), each for its own sequences, where one process would draw others for each"
             )
+            self.shared = Alike(words, step, place[1], (), axis="dp")
         if step not in self.weights:
             self.weights[step] = weights_digest(state)
         self.inputs[step, place] = inputs_digest(state, place)
@@ -94,7 +95,7 @@ class RepeatedDraws:
             return []
         first = min(found, key=lambda one: one.second)
         alike = [one for one in found if (one.tensor, one.second) == (first.tensor, first.second)]
-        ranks = {entry[0] for one in alike for entry in self.inputs[one.second, one.place]}
+        ranks = {rank for one in alike for rank in self._ranks(one.second, one.place)}
         judged = Judged(Standing.BEYOND, relation=first.words)
         check = Check(first.tensor, first.module, "forward", judged)
         return [LocalCheck(first.second, None, check, ranks=tuple(sorted(ranks)))]
@@ -167,30 +168,33 @@ class RepeatedDraws:
                 return [Doubt(f"{what} drop the same elements of {one.tensor}, from unlike inputs", _SETTLED)]
         return []
 
-    def alike(self) -> str:
-        """Return in words that data-parallel ranks drop or draw alike, for sequences of their own; "" where none do."""
+    def alike(self) -> list[Alike]:
+        """Return ranks that drop or draw alike for sequences, or for parts of a tensor, of their own."""
         pairs = (p for p in self._pairs_of_places() if p[1][0] != p[2][0])
         one, a, b, step = next(pairs, (None, (0, 0), (0, 0), 0))
-        if one is None:
-            return self.shared
-        return (
-            f"data-parallel ranks {a[0]} and {b[0]} drop the same elements of {one.tensor} (step {step}, micro-batch "
-            f"{a[1]}), where one process would drop others for each"
-        )
+        shared = self.shared
+        if one is not None:
+            words = (
+                f"data-parallel ranks {a[0]} and {b[0]} drop the same elements of {one.tensor} (step {step}, "
+                f"micro-batch {a[1]}), where one process would drop others for each"
+            )
+            ranks = tuple(sorted(self._ranks(step, a) | self._ranks(step, b)))
+            shared = Alike(words, step, a[1], ranks, one, "dp")
+        return [found for found in (shared, self.parts) if found is not None]
+
+    def _ranks(self, step: int, place: Place) -> set[int]:
+        """Return the ranks of a place, by what they were called with."""
+        return {entry[0] for entry in self.inputs[step, place]}
 
     def remarks(self) -> list[str]:
-        """Return in words where masks are not the recorded generator's, and where ranks share those of their parts."""
+        """Return in words where masks are not the recorded generator's."""
         every = [one for held in self.masks.values() for one in held.values()]
         other = sum(not one.replayed for one in every)
-        said = []
-        if other:
-            said.append(
-                f"dropout: {other} of {len(every)} masks are not what the recorded generator draws (a fork, a tracker, "
-                "another device), and were read from the layers' outputs"
-            )
-        if self.parts:
-            said.append(f"{self.parts}: one process would drop other elements of each")
-        return said
+        said = (
+            f"dropout: {other} of {len(every)} masks are not what the recorded generator draws (a fork, a tracker, "
+            "another device), and were read from the layers' outputs"
+        )
+        return [said] if other else []
 
     def _pairs_of_places(self) -> Iterator[tuple[Dropped, Place, Place, int]]:
         """Yield calls that drop alike in one step, of one rank's micro-batches or of one micro-batch's ranks."""

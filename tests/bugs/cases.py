@@ -40,6 +40,7 @@ INSIDE = {
 }
 SPLIT_IMAGES = {"mesh": {"tp": 2}, "model": {"cross_every": 1, "frozen": True}, "encoder": {"layers": 1}}
 EXPERTS = {"mesh": {"tp": 2, "dp": 2, "ep": 2}, "model": {"experts": 4}}
+BALANCED = {"mesh": {"tp": 2, "dp": 2, "ep": 2}, "model": {"experts": 4, "expert_balance": 0.1}}
 SPMD = {"mesh": {"tp": 2, "dp": 2, "zero": 3, "sharding": "spmd_2d"}}
 
 CASES = (
@@ -115,5 +116,11 @@ CASES = (
     Case("P60:layer=1,of=wq", SPMD, "forward", "layers.1.attention.qkv", (("forward", "layers.0"),)),
     Case("P61", INSIDE, "grad", "encoder.patches.weight", (("forward", "norm"), ("grad", "output.weight"))),
     Case("P62", SPLIT_IMAGES, "grad", "encoder.patches.weight", (("forward", "norm"),)),
+    Case("P63", BALANCED, "grad", "layers.0.feed_forward.router.weight", (("forward", "norm"), ("logged", "loss"))),
+    Case("P63:by=ep", BALANCED, "grad", "layers.1.feed_forward.router.weight", (("forward", "norm"),)),
+    Case("P64", EXPERTS, "grad", "layers.0.feed_forward.experts.0.w1.weight", (("grad", "norm.weight"),)),
+    Case("P65", EXPERTS, "forward", "layers.0.feed_forward.router", (("forward", "layers.0.attention"),)),
+    Case("P66", {"mesh": {"cp": 3}}, "grad", "output.weight", (("logged", "loss"),)),
+    Case("P67", {"mesh": {"pp": 2}}, "grad", "output.weight", (("forward", "norm"), ("logged", "loss"))),
     Case("P32", IMAGES, "recomputed", "layers.2.attention.wo", (("forward", "norm"),)),
 )  # fmt: skip

@@ -43,13 +43,13 @@ def test_factor_and_its_residual():
 )
 def test_factors_are_named_by_what_they_equal(value, words, axis):
     found = named_factor(value, SIZES, 1e-6)
-    assert found == (None if words is None else (words, axis))
+    assert found == (None if words is None else (words, [axis] if axis else []))
 
 
 def test_of_several_sizes_the_likely_one_wins():
     sizes = {"tp": 2, "dp": 2}
-    assert named_factor(2.0, sizes, 1e-6) == ("2, the size of tp or dp", None)
-    assert named_factor(2.0, sizes, 1e-6, "dp") == ("2, the size of dp", "dp")
+    assert named_factor(2.0, sizes, 1e-6) == ("2, the size of tp or dp", ["tp", "dp"])
+    assert named_factor(2.0, sizes, 1e-6, "dp") == ("2, the size of dp", ["dp"])
     assert named_logarithm(-math.log(2), sizes, 1e-3, "tp") == ("- log 2, the size of tp", "tp")
     assert named_logarithm(0.5, sizes, 1e-3) is None
 

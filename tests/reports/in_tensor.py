@@ -1,6 +1,7 @@
 """Runs under tensor and sequence parallelism by hand: norms, biases, adapters, dropout and clipping over ranks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from tests.reports.tensor_layers import (
     build_adapted,
 )
 from tests.reports.trained import STEPS, WORDS, Trainer
-from tests.reports.vocabulary import CopyIn, SumOut
+from tests.reports.vocabulary import OVER, CopyIn, SumOut
 from tests.reports.wrong import HEALTHY, seen, verdict
 
 LENGTH, SEQUENCES = 9, 12
@@ -36,7 +37,9 @@ class InTensor(Trainer):
     """Tensor parallelism of all layers over three ranks, with sequence parallelism between them where `pieces`.
 
     Gradients of what all ranks hold are summed where each rank saw its own positions, but for the names in `forgets`.
-    `clips` is a limit of the norm of all gradients, which is taken as `counts` says.
+    `clips` is a limit of the norm of all gradients, which is taken as `counts` says. `replicas` of the three ranks
+    share the batch. `seeds` says which ranks draw alike, `inner` what is dropped of the parts within the MLP, and
+    `tracked` that each rank draws that from a state of its own.
     """
 
     pieces: bool = True
@@ -47,9 +50,12 @@ class InTensor(Trainer):
     clips: float = 0.0
     counts: str = ""
     seeds: str = "alike"
+    replicas: int = 1
+    inner: float = 0.0
+    tracked: bool = False
 
     def model(self) -> tuple[Decoder, torch.optim.Optimizer]:
-        return build_adapted() if self.adapted else build(drop=self.drop)
+        return build_adapted() if self.adapted else build(drop=self.drop, inner=self.inner)
 
     def parted(self, model: Decoder) -> set[str]:
         """Part the layers over ranks; the names of parameters that are parted."""
@@ -80,38 +86,57 @@ class InTensor(Trainer):
         }
 
     def train(self, rank: int, world: int, out: Path) -> None:
+        replica, among = self.grouped(rank) if world > 1 else (0, None)
+        replicas, rank = max(world // TP, 1), rank % TP
         model, optimizer = self.model()
         parted = self.parted(model) if world > 1 else set()
         trained = [p for p in model.parameters() if p.requires_grad]
         optimizer = torch.optim.SGD(trained, lr=0.5, momentum=0.9)
-        torch.manual_seed(20 + (rank if self.seeds == "apart" else 0))
+        torch.manual_seed(20 + {"apart": rank, "by replica": 40 * replica}.get(self.seeds, 0))
+        if self.tracked and world > 1:
+            tracker = Tracker(60 + TP * replica + rank)
+            for layer in model.layers:
+                layer.drawing = tracker.fork
         watcher = watch(
             model,
             optimizer,
             micro_batches=self.micro,
-            dp=(0, 1),
-            coords={"tp": rank},
-            place=placing(rank, self.micro) if world > 1 and self.pieces else None,
+            dp=(replica, replicas),
+            coords={"dp": replica, "tp": rank},
+            place=placing(rank, self.micro * replicas) if world > 1 and self.pieces else None,
             out=out,
             level="tensors",
         )
         for step in range(STEPS):
-            for ids, labels in self.batches(step, 0, 1):
+            for ids, labels in self.batches(step, replica, replicas):
                 logits = model(ids)
                 watcher.targets(labels)
                 self.loss(logits, labels, step).backward()
             if world > 1 and self.pieces:
                 self.sum_pieces(model, parted)
+            for weight in trained if replicas > 1 else ():
+                dist.all_reduce(weight.grad, group=among)
+                weight.grad = None if weight.grad is None else weight.grad / replicas
             self.clip(model, parted)
             optimizer.step()
             optimizer.zero_grad()
         watcher.close()
 
+    def grouped(self, rank: int) -> tuple[int, dist.ProcessGroup | None]:
+        """Make the groups of three ranks; the number of this rank's, and the group of its peers in the others."""
+        if self.replicas == 1:
+            return 0, None
+        ranks = torch.arange(TP * self.replicas).view(self.replicas, TP)
+        inner = [dist.new_group(row) for row in ranks.tolist()]
+        outer = [dist.new_group(column) for column in ranks.T.tolist()]
+        OVER[0] = inner[rank // TP]
+        return rank // TP, outer[rank % TP]
+
     def batches(self, step: int, rank: int, world: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         drawn = torch.randint(
             1, WORDS, (SEQUENCES, LENGTH + 1), generator=torch.Generator().manual_seed(90 + step)
         )
-        return [(part[:, :-1], part[:, 1:]) for part in drawn.chunk(self.micro)]
+        return [(part[:, :-1], part[:, 1:]) for part in drawn.chunk(world)[rank].chunk(self.micro)]
 
     def sum_pieces(self, model: nn.Module, parted: set[str]) -> None:
         """Sum over ranks the gradients of what each rank applied to its own positions."""
@@ -119,7 +144,7 @@ class InTensor(Trainer):
             outside = name.startswith(("words", "head"))
             if weight.grad is None or name in parted or outside or name.endswith(self.forgets or ("?",)):
                 continue
-            dist.all_reduce(weight.grad)
+            dist.all_reduce(weight.grad, group=OVER[0])
 
     def clip(self, model: nn.Module, parted: set[str]) -> None:
         """Clip all gradients by their norm."""
@@ -130,13 +155,30 @@ class InTensor(Trainer):
             if weight.grad is not None:
                 squares[int(name in parted)] += weight.grad.square().sum()
         if dist.is_initialized() and self.counts == "all":
-            dist.all_reduce(squares)
+            dist.all_reduce(squares, group=OVER[0])
         elif dist.is_initialized() and self.counts != "own":
-            dist.all_reduce(squares[1:])
+            dist.all_reduce(squares[1:], group=None if self.counts == "replicas" else OVER[0])
         factor = (self.clips / squares.sum().sqrt()).clamp(max=1.0)
         for weight in model.parameters():
             if weight.grad is not None:
                 weight.grad *= factor
+
+
+class Tracker:
+    """A state of the generator beside the usual one."""
+
+    def __init__(self, seed: int) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.state = torch.get_rng_state()
+
+    @contextmanager
+    def fork(self) -> Iterator[None]:
+        """Draw from this state for a while, and keep where it ends."""
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self.state)
+            yield
+            self.state = torch.get_rng_state()
 
 
 def placing(rank: int, micro: int) -> Callable[[str, torch.Tensor], Placed | None]:
@@ -153,7 +195,7 @@ def placing(rank: int, micro: int) -> Callable[[str, torch.Tensor], Placed | Non
     return place
 
 
-def _seen(
+def beside(
     source: str,
     input_: str,
     expected: str,
@@ -162,11 +204,13 @@ def _seen(
     judge: Callable[[Answer], str],
     *,
     model: str = "build",
+    ranks: int = 3,
     sound_ranks: int = 1,
+    quick: bool = False,
 ) -> Report:
-    return seen(
-        source, input_, expected, trainer, sound, judge, model=model, file=MODEL, sound_ranks=sound_ranks
-    )
+    """A report on a pair of runs of this model."""
+    more = {"ranks": ranks, "sound_ranks": sound_ranks}
+    return seen(source, input_, expected, trainer, sound, judge, model=model, file=MODEL, quick=quick, **more)
 
 
 def drawn_alike(answer: Answer) -> str:
@@ -181,7 +225,7 @@ CLIPPED = InTensor(clips=0.3)
 ADAPTED = InTensor(adapted=True)
 DROPPING = InTensor(drop=0.2)
 REPORTS: list[Report] = [
-    _seen(
+    beside(
         "NVIDIA/Megatron-LM#1736",
         "tensor parallelism over 3 ranks beside one process",
         "no bug",
@@ -189,7 +233,7 @@ REPORTS: list[Report] = [
         WHOLE,
         HEALTHY,
     ),
-    _seen(
+    beside(
         "EleutherAI/gpt-neox#1257",
         "sequence parallelism as well: each rank applies norms to its positions, and their gradients are summed",
         "no bug",
@@ -197,7 +241,7 @@ REPORTS: list[Report] = [
         WHOLE,
         HEALTHY,
     ),
-    _seen(
+    beside(
         "NVIDIA-NeMo/Megatron-Bridge#5411",
         "sequence parallelism beside tensor parallelism without it, 3 ranks each",
         "no bug",
@@ -206,7 +250,7 @@ REPORTS: list[Report] = [
         HEALTHY,
         sound_ranks=3,
     ),
-    _seen(
+    beside(
         "NVIDIA-NeMo/Speech#7184",
         "the same without the sum of the norms' gradients",
         "bug: a norm's gradient, tp",
@@ -214,7 +258,7 @@ REPORTS: list[Report] = [
         WHOLE,
         verdict("bug", words=("norm.weight.grad",)),
     ),
-    _seen(
+    beside(
         "NVIDIA/Megatron-LM#236",
         "the same without the sum of the gradients of biases behind the sum over ranks",
         "bug: a bias's gradient, tp",
@@ -222,7 +266,7 @@ REPORTS: list[Report] = [
         WHOLE,
         verdict("bug", words=("out.bias.grad",)),
     ),
-    _seen(
+    beside(
         "pytorch/torchtitan#4332",
         "each rank adds a third of the bias before the sum, so that its gradient is a third",
         "bug: a bias's gradient, 1/tp of the right one",
@@ -230,7 +274,7 @@ REPORTS: list[Report] = [
         WHOLE,
         verdict("bug", words=("1/tp",)),
     ),
-    _seen(
+    beside(
         "hpcaitech/ColossalAI#4837",
         "gradients are clipped by a norm that counts parted weights on all ranks and copies once",
         "no bug",
@@ -238,7 +282,7 @@ REPORTS: list[Report] = [
         CLIPPED,
         HEALTHY,
     ),
-    _seen(
+    beside(
         "NVIDIA-NeMo/RL#3788",
         "the norm counts the copies once a rank",
         "bug: gradients are too small, by the clip",
@@ -246,7 +290,17 @@ REPORTS: list[Report] = [
         CLIPPED,
         verdict("bug", words=("norm by which they are clipped",)),
     ),
-    _seen(
+    beside(
+        "NVIDIA/Megatron-LM#6489",
+        "two replicas of the three ranks, and the norm adds up the parts of all six",
+        "bug: gradients are too small, by the clip",
+        InTensor(pieces=False, clips=0.3, counts="replicas", replicas=2),
+        CLIPPED,
+        verdict("bug", words=("norm by which they are clipped",)),
+        ranks=6,
+        quick=True,
+    ),
+    beside(
         "huggingface/transformers#36132",
         "each rank clips by the norm of what it holds",
         "bug: a factor of each rank's own, tp",
@@ -254,7 +308,7 @@ REPORTS: list[Report] = [
         CLIPPED,
         verdict("bug", words=("factor of its own",)),
     ),
-    _seen(
+    beside(
         "NVIDIA-NeMo/Speech#8369",
         "adapters of low rank under sequence parallelism, beside one process",
         "no bug",
@@ -263,7 +317,7 @@ REPORTS: list[Report] = [
         HEALTHY,
         model="build_adapted",
     ),
-    _seen(
+    beside(
         "modelscope/mcore-bridge#173",
         "the same, and gradients of the adapters' halves that all ranks hold are not summed",
         "bug: the gradient of such a half, tp",
@@ -272,7 +326,7 @@ REPORTS: list[Report] = [
         verdict("bug", words=("q.a.weight.grad",)),
         model="build_adapted",
     ),
-    _seen(
+    beside(
         "PaddlePaddle/Paddle#36228",
         "dropout that all ranks of tensor parallelism draw alike, beside one process with other random numbers",
         "no bug",
@@ -281,7 +335,7 @@ REPORTS: list[Report] = [
         HEALTHY,
         model="build_dropping",
     ),
-    _seen(
+    beside(
         "awslabs/slapo#21",
         "the same, and each rank draws for itself",
         "bug: dropout that differs between copies, tp",
@@ -290,7 +344,7 @@ REPORTS: list[Report] = [
         verdict("bug", words=("draw random numbers apart",)),
         model="build_dropping",
     ),
-    _seen(
+    beside(
         "PaddlePaddle/PaddleFleetX#1005",
         "under sequence parallelism each rank drops the same elements of its own positions",
         "ranks that draw alike for positions of their own",
@@ -299,7 +353,7 @@ REPORTS: list[Report] = [
         drawn_alike,
         model="build_dropping",
     ),
-    _seen(
+    beside(
         "ecmwf/anemoi-core#595",
         "the same, and each rank draws for itself",
         "no bug",

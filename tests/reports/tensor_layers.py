@@ -1,6 +1,7 @@
 """A decoder of heads and MLPs, its adapters, and the parts of its layers that ranks of tensor parallelism hold."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from tests.reports.trained import WORDS
+from tests.reports.vocabulary import OVER
 
 WIDE, HEAD, RANK, TP = 12, 4, 4, 3
 
@@ -33,29 +35,40 @@ class Adapted(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention of heads and an MLP, each behind a norm; dropout behind both where `drop` is more than nothing."""
+    """Attention of heads and an MLP, each behind a norm; dropout behind both, and `inner` within the MLP.
 
-    def __init__(self, drop: float) -> None:
+    `drawing` surrounds what is dropped within the MLP, of which ranks of tensor parallelism hold parts.
+    """
+
+    def __init__(self, drop: float, inner: float = 0.0) -> None:
         super().__init__()
         self.norm, self.mlp_norm = nn.LayerNorm(WIDE), nn.LayerNorm(WIDE)
         self.q, self.k, self.v = (nn.Linear(WIDE, WIDE) for _ in range(3))
         self.out, self.up = nn.Linear(WIDE, WIDE), nn.Linear(WIDE, 4 * WIDE)
         self.down, self.drop = nn.Linear(4 * WIDE, WIDE), nn.Dropout(drop)
+        self.inner = nn.Dropout(inner) if inner else None
+        self.drawing: Callable[[], AbstractContextManager[object]] = nullcontext
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         normed = self.norm(x)
         heads = [m(normed).unflatten(-1, (-1, HEAD)).transpose(1, 2) for m in (self.q, self.k, self.v)]
         mixed = functional.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(2)
         x = x + self.drop(self.out(mixed))
-        return x + self.drop(self.down(functional.gelu(self.up(self.mlp_norm(x)))))
+        raised = functional.gelu(self.up(self.mlp_norm(x)))
+        with self.drawing():
+            raised = raised if self.inner is None else self.inner(raised)
+        return x + self.drop(self.down(raised))
 
 
 class Decoder(nn.Module):
     """Two layers between embeddings and a head; `cut` and `joined` take and put together a rank's positions."""
 
-    def __init__(self, drop: float = 0.0) -> None:
+    def __init__(self, drop: float = 0.0, inner: float = 0.0) -> None:
         super().__init__()
-        self.words, self.layers = nn.Embedding(WORDS, WIDE), nn.ModuleList([Layer(drop), Layer(drop)])
+        self.words, self.layers = (
+            nn.Embedding(WORDS, WIDE),
+            nn.ModuleList(Layer(drop, inner) for _ in range(2)),
+        )
         self.norm, self.head = nn.LayerNorm(WIDE), nn.Linear(WIDE, WORDS, bias=False)
         self.cut: Callable[[torch.Tensor], torch.Tensor] = as_is
         self.joined: Callable[[torch.Tensor], torch.Tensor] = as_is
@@ -68,16 +81,21 @@ class Decoder(nn.Module):
         return logits
 
 
-def build(*, drop: float = 0.0) -> tuple[Decoder, torch.optim.Optimizer]:
+def build(*, drop: float = 0.0, inner: float = 0.0) -> tuple[Decoder, torch.optim.Optimizer]:
     """The whole model and its optimizer."""
     torch.manual_seed(4)
-    model = Decoder(drop)
+    model = Decoder(drop, inner)
     return model, torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
 
 
 def build_dropping() -> tuple[Decoder, torch.optim.Optimizer]:
     """The same with dropout."""
     return build(drop=0.2)
+
+
+def build_dropping_within() -> tuple[Decoder, torch.optim.Optimizer]:
+    """The same with dropout within the MLP as well."""
+    return build(drop=0.2, inner=0.2)
 
 
 def build_adapted() -> tuple[Decoder, torch.optim.Optimizer]:
@@ -95,7 +113,7 @@ class Cut(torch.autograd.Function):
 
     @staticmethod
     def forward(_ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.chunk(TP, 1)[dist.get_rank()].contiguous()
+        return x.chunk(TP, 1)[dist.get_rank(OVER[0])].contiguous()
 
     @staticmethod
     def backward(_ctx: Any, grad: torch.Tensor) -> torch.Tensor:
@@ -114,8 +132,8 @@ class Join(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         grad = grad.contiguous().clone()
         if ctx.sums:
-            dist.all_reduce(grad)
-        return grad.chunk(TP, 1)[dist.get_rank()].contiguous(), None
+            dist.all_reduce(grad, group=OVER[0])
+        return grad.chunk(TP, 1)[dist.get_rank(OVER[0])].contiguous(), None
 
 
 class SumCut(torch.autograd.Function):
@@ -124,8 +142,8 @@ class SumCut(torch.autograd.Function):
     @staticmethod
     def forward(_ctx: Any, x: torch.Tensor) -> torch.Tensor:
         x = x.contiguous().clone()
-        dist.all_reduce(x)
-        return x.chunk(TP, 1)[dist.get_rank()].contiguous()
+        dist.all_reduce(x, group=OVER[0])
+        return x.chunk(TP, 1)[dist.get_rank(OVER[0])].contiguous()
 
     @staticmethod
     def backward(_ctx: Any, grad: torch.Tensor) -> torch.Tensor:
@@ -135,7 +153,7 @@ class SumCut(torch.autograd.Function):
 def together(x: torch.Tensor) -> torch.Tensor:
     """The pieces of all ranks along positions."""
     pieces = [torch.empty_like(x) for _ in range(TP)]
-    dist.all_gather(pieces, x.contiguous())
+    dist.all_gather(pieces, x.contiguous(), group=OVER[0])
     return torch.cat(pieces, 1)
 
 
@@ -172,5 +190,5 @@ class Row(nn.Module):
 
 def own(weight: torch.Tensor, dim: int) -> nn.Parameter:
     """This rank's part of a weight."""
-    part = weight.detach().chunk(TP, dim)[dist.get_rank()].clone()
+    part = weight.detach().chunk(TP, dim)[dist.get_rank(OVER[0])].clone()
     return nn.Parameter(part, requires_grad=weight.requires_grad)

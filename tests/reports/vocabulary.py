@@ -10,8 +10,11 @@ from torch.nn import functional
 
 from numerics import watch
 from tests.reports.report import Report
-from tests.reports.trained import IGNORED, STEPS, WORDS, Trainer, sequences
+from tests.reports.trained import IGNORED, STEPS, WIDTH, WORDS, Trainer, built, sequences
 from tests.reports.wrong import HEALTHY, seen, verdict
+
+OVER: list[dist.ProcessGroup | None] = [None]
+"""The group of the ranks that hold parts of one tensor; None: all ranks."""
 
 
 class CopyIn(torch.autograd.Function):
@@ -24,7 +27,7 @@ class CopyIn(torch.autograd.Function):
     @staticmethod
     def backward(_ctx, grad):  # type: ignore[no-untyped-def,override]
         grad = grad.contiguous().clone()
-        dist.all_reduce(grad)
+        dist.all_reduce(grad, group=OVER[0])
         return grad
 
 
@@ -34,7 +37,7 @@ class SumOut(torch.autograd.Function):
     @staticmethod
     def forward(_ctx, x):  # type: ignore[no-untyped-def]
         x = x.clone()
-        dist.all_reduce(x)
+        dist.all_reduce(x, group=OVER[0])
         return x
 
     @staticmethod
@@ -53,17 +56,34 @@ class OwnWords(nn.Module):
         return functional.linear(CopyIn.apply(x), self.weight)
 
 
+PADDED = 51
+"""Rows of a head that three ranks hold equal parts of, for fewer words."""
+
+
+def built_padded() -> tuple[nn.Module, torch.optim.Optimizer]:
+    """The model with a padded head, and its optimizer."""
+    model, _ = built()
+    torch.manual_seed(8)
+    model.head = nn.Linear(WIDTH, PADDED, bias=False)
+    return model, torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
 @dataclass(frozen=True)
 class InWords(Trainer):
     """Tensor parallelism of the head and the loss alone; one process takes torch's loss.
 
-    `wrong` names what the first or all ranks do otherwise; `smooth` and `z` are coefficients of further terms.
+    `wrong` names what the first or all ranks do otherwise; `smooth` and `z` are coefficients of further terms. The head
+    has rows for no word where `pads`.
     """
 
     padded: bool = True
     smooth: float = 0.0
     z: float = 0.0
     wrong: str = ""
+    pads: bool = False
+
+    def model(self) -> tuple[nn.Module, torch.optim.Optimizer]:
+        return built_padded() if self.pads else super().model()
 
     def train(self, rank: int, world: int, out: Path) -> None:
         model, optimizer = self.model()
@@ -92,6 +112,7 @@ class InWords(Trainer):
 
     def whole(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The loss of each position by all words."""
+        logits = logits[:, :WORDS]
         found = functional.cross_entropy(
             logits, labels, ignore_index=IGNORED, reduction="none", label_smoothing=self.smooth
         )
@@ -100,6 +121,8 @@ class InWords(Trainer):
     def parted(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The loss of each position by the words of all ranks."""
         first = dist.get_rank() * logits.shape[-1]
+        if self.pads and self.wrong != "padding":
+            logits = logits.masked_fill(first + torch.arange(logits.shape[-1]) >= WORDS, float("-inf"))
         most = logits.detach().amax(-1)
         if self.wrong != "own maximum":
             dist.all_reduce(most, op=dist.ReduceOp.MAX)
@@ -111,8 +134,11 @@ class InWords(Trainer):
         held = (labels - first).clamp(0, logits.shape[-1] - 1)
         picked = logits.gather(-1, held[:, None])[:, 0]
         picked = SumOut.apply(picked if self.wrong == "all labels" else picked * own)
-        mean = logits.mean(-1) if self.wrong == "own mean" else SumOut.apply(logits.sum(-1)) / WORDS
-        return total - (1 - self.smooth) * picked - self.smooth * mean + self.z * total.square()
+        smoothed = total - (1 - self.smooth) * picked
+        if self.smooth:
+            mean = logits.mean(-1) if self.wrong == "own mean" else SumOut.apply(logits.sum(-1)) / WORDS
+            smoothed = smoothed - self.smooth * mean
+        return smoothed + self.z * total.square()
 
 
 REPORTS: list[Report] = [
@@ -148,5 +174,26 @@ REPORTS: list[Report] = [
         InWords(wrong="no maximum"),
         InWords(),
         HEALTHY,
+    ),
+    seen(
+        "hpcaitech/ColossalAI#5488",
+        "a head of 51 rows for 48 words over 3 ranks; rows for no word are left out of the loss",
+        "no bug",
+        InWords(pads=True),
+        InWords(pads=True),
+        HEALTHY,
+        model="built_padded",
+        file=__file__,
+    ),
+    seen(
+        "NVIDIA/Megatron-LM#1754",
+        "the same, and rows for no word count in the sum of exponentials",
+        "bug: the loss counts classes that are no words",
+        InWords(pads=True, wrong="padding"),
+        InWords(pads=True),
+        verdict("bug", words=("3 of 51 classes (from 48 to 50)",)),
+        quick=True,
+        model="built_padded",
+        file=__file__,
     ),
 ]

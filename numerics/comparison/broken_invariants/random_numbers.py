@@ -117,7 +117,8 @@ def _pairs(run: Columns, rows: np.ndarray, device: str) -> list[str]:
             ranks = f"ranks {pair[0]} and {pair[1]}"
             sentences.setdefault(
                 "alike" if alike else "apart",
-                f"{ranks} share sequences and draw other random numbers {when}: dropout on copied tensors differs"
+                f"{ranks} share sequences and draw other random numbers {when}: dropout on copied tensors differs, as "
+                "it ought to on parts of a tensor"
                 if alike
                 else f"data-parallel {ranks} draw the same random numbers {when}: they drop the same elements",
             )

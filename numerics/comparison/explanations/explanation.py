@@ -12,13 +12,15 @@ from numerics.thresholds.report import RANKS_TOLD
 class Explanation:
     """A relation in words; `axis` where it names one; `dtype` where the value was rounded to that format.
 
-    `rounding` says that the difference is of the size of roundings, and nothing more is known.
+    `rounding` says that the difference is of the size of roundings, and nothing more is known. `sizes` are the numbers
+    of the run that a factor may be.
     """
 
     text: str
     axis: str | None = None
     dtype: str | None = None
     rounding: bool = False
+    sizes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,11 @@ def _factor_words(question: Question, value: float, tolerance: float) -> Explana
     named = named_factor(value, question.sizes, tolerance, question.likely)
     if named is None:
         return Explanation(f"factor {value:.6g}")
-    return Explanation(f"factor {named[0]}", named[1] if named[1] in AXES else None)
+    words, sizes = named
+    axis = sizes[0] if len(sizes) == 1 and sizes[0] in AXES else None
+    return Explanation(
+        f"factor {words}", axis, sizes=tuple(one for name in sizes for one in name.split(" and "))
+    )
 
 
 def _by_axis(pairs: RowPairs, rows: Sequence[int], each: Sequence[float], tolerance: float) -> Explanation:

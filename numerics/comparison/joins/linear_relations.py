@@ -81,8 +81,8 @@ def near(value: float, target: float, tolerance: float) -> bool:
 
 def named_factor(
     value: float, sizes: Mapping[str, int], tolerance: float, likely: str | None = None
-) -> tuple[str, str | None] | None:
-    """Return a factor in words where sizes of the run explain it, and the size's name where only one fits.
+) -> tuple[str, list[str]] | None:
+    """Return a factor in words where sizes of the run explain it, and the names of these sizes.
 
     `sizes` maps names (axes, "micro-batches", "valid tokens") to numbers; of several that fit, `likely` wins.
     None where nothing fits.
@@ -95,9 +95,9 @@ def named_factor(
         words, names = next(iter(fits.items()))
         names = [likely] if likely is not None and likely in names else names
         size = "the size of " if names[0].split(" ")[0] in AXES else ""
-        return f"{words}, {size}{' or '.join(names)}", names[0] if len(names) == 1 else None
+        return f"{words}, {size}{' or '.join(names)}", names
     if near(value, -1, tolerance):
-        return "-1: its sign is turned", None
+        return "-1: its sign is turned", []
     return None
 
 

@@ -48,10 +48,14 @@ def group_axis(run: Columns, row: int) -> str | None:
     named = plain_axis(run, run.name("axis", row))
     if named in AXES:
         return named
-    ranks = ranks_in(run.name("group", row))
-    here = np.isin(run["rank"], ranks)
-    axes = [axis for axis in AXES if len(np.unique(run[axis][here])) > 1]
+    axes = apart_axes(run, ranks_in(run.name("group", row)))
     return axes[0] if len(axes) == 1 else None
+
+
+def apart_axes(run: Columns, ranks: Sequence[int]) -> list[str]:
+    """Return the axes on which these ranks have unlike coordinates."""
+    here = np.isin(run["rank"], list(ranks))
+    return [axis for axis in AXES if len(np.unique(run[axis][here])) > 1]
 
 
 def odd_axis(run: Columns, table: RowTable, rows: Ints) -> str | None:

@@ -7,6 +7,7 @@ import numpy as np
 
 from numerics.comparison.first_divergence import at_row, first_of
 from numerics.comparison.joins.tensor_table import Status
+from numerics.comparison.proofs.drawn_beside import alike_beside
 from numerics.comparison.proofs.loss_scale import other_weights
 from numerics.comparison.resumed import generators_apart
 from numerics.comparison.summary import rows_of
@@ -87,16 +88,16 @@ def parted(
             f"numerics compare --model FILE.py:FUNCTION --parallel {case.baseline.capture.folder}",
         )
     proved = "each run is proved by itself" if baseline is not None else "the run is proved by itself"
-    alike = other_weights(proof, baseline) == ""
     counts = (
         "positions count equally in both losses"
-        if alike
+        if other_weights(proof, baseline) == ""
         else "it was not recorded whether both losses have the same scale"
     )
     reason = f"{apart.sentence}; {proved}, and {counts}: {found.reason}"
     unlike = _drawn_unlike(case, proof, baseline)
-    if unlike and found.verdict != "undecided":
-        return Decision(
+    alike = alike_beside(case.run, proof, baseline)
+    if found.verdict != "undecided" and (alike or unlike):
+        return alike or Decision(
             "undecided",
             "none",
             f"{apart.sentence}; {unlike}: the records do not show whether this is intended",
@@ -109,6 +110,7 @@ def parted(
 
 def _drawn_unlike(case: Case, proof: LocalProof, baseline: LocalProof | None) -> str:
     """Return in words by which rule, other than chance, the runs draw other random numbers; "" where none is seen."""
-    if proof.alike and baseline is not None and not baseline.alike:
-        return f"{proof.alike}, and the baseline's draw apart"
+    drawn = proof.draws.alike()
+    if drawn and baseline is not None and not baseline.draws.alike():
+        return f"{drawn[0].words}, and the baseline's draw apart"
     return "" if case.baseline is None else generators_apart(case.run, case.baseline, case.goes_on)

@@ -7,7 +7,7 @@ from numerics.comparison.proofs.baseline_beside import computed_apart, other_bas
 from numerics.comparison.proofs.by_design import differs_by_design
 from numerics.comparison.proofs.local_explanation import RIGHT, is_summed, reason_of
 from numerics.comparison.proofs.local_scope import never_seen_sent, not_checked, scope_of
-from numerics.comparison.proofs.loss_scale import other_loss, other_weights
+from numerics.comparison.proofs.loss_scale import other_loss, other_weights, place_of_factor
 from numerics.comparison.proofs.other_inputs import other_inputs, same_data
 from numerics.comparison.proofs.other_sums import other_sums
 from numerics.comparison.proofs.other_updates import begun_apart, gradients_alone, other_updates
@@ -60,7 +60,8 @@ def decide_locally(case: Case, proof: LocalProof, baseline: LocalProof | None = 
         return weighed.decision
     other = _other_loss(case, proof, baseline)
     if other:
-        return other_baseline(case, other) or Decision("bug", "local", other)
+        where = None if case.apart else place_of_factor(proof, case.run, case.baseline)
+        return other_baseline(case, other) or Decision("bug", "local", other, where=where)
     lost = [] if baseline is None else [one for one in proof.silent if one not in baseline.silent]
     if lost and case.apart is None:
         return Decision("undecided", "none", f"{lost[0]}, which {_LOST_LOSS}", case.decide)
@@ -204,7 +205,8 @@ def _proved(case: Case, proof: LocalProof, kinds: list[str], shared: Sequence[Do
         for name in proof.silent
     ]
     both = [f"as in the baseline, {doubt.sentence}" for doubt in shared]
-    said = [text for text in (proof.alike, proof.repeats if alone else "", *silent, *both) if text]
+    alike = [found.words for found in proof.draws.alike()]
+    said = [text for text in (*alike, proof.repeats if alone else "", *silent, *both) if text]
     scope = "".join(f"; {text}" for text in said) + scope_of(not_checked(case.run, proof, alone=alone))
     equal = sum(j.standing == Standing.EQUAL for j in checked)
     if equal < len(checked):

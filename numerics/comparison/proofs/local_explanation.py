@@ -77,6 +77,8 @@ def _axis(run: Columns, wrong: LocalCheck) -> str | None:
     """Return the axis that the relation names, that has the factor as its size, or along which copies differ."""
     sizes = axis_sizes(run)
     judged = wrong.check.judged
+    if wrong.axis is not None:
+        return wrong.axis
     if judged.how == ADDENDS or judged.apart:
         return next((axis for axis in ("tp", "cp") if sizes[axis] > 1), "tp")
     if wrong.check.phase == "reduce" and judged.how:

@@ -1,19 +1,25 @@
 """Whether a run's loss weighs as its baseline's: a local proof takes the loss's gradient as it was recorded."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isclose
 from typing import Final
 
+import numpy as np
 import torch
 
 from numerics.columns import Columns
+from numerics.comparison.first_divergence import at_row, first_of
+from numerics.comparison.joins.mesh_axes import axis_sizes
 from numerics.comparison.proofs.copies_in_norm import copies_in_norm
+from numerics.findings import Divergence
 from numerics.formats import least_roundoff
+from numerics.local.losses.common_factor import ACCUMULATED
 from numerics.local.proof import LocalProof
 from numerics.local.records.recorded import RecordedRun
 from numerics.thresholds.comparison import FACTOR_MARGIN, NO_DIVISOR
 from numerics.thresholds.local import ELEMENT_ROUNDOFFS, LOSS_SCALE, WEIGHT_TOLERANCE
+from tracekit.axes import AXES
 
 _SCALED: Final = "the loss is scaled or weighted otherwise, or a reduction averages otherwise"
 
@@ -55,9 +61,7 @@ def other_loss(proof: LocalProof, run: Columns, baseline: Columns | None, why: s
     if baseline is None or not baseline.capture.values:
         return None
     pairs = _pairs(proof, baseline)
-    square = sum(float(one.other.square().sum()) for one in pairs)
-    ratio = sum(float((one.mine * one.other).sum()) for one in pairs) / square if square else 1.0
-    step = proof.first_step
+    ratio, step = _ratio(pairs), proof.first_step
     exact = times(pairs, ratio)
     if exact and not times(pairs, 1.0):
         why = why or _scaled(proof, ratio, copies_in_norm(proof, run, baseline))
@@ -72,6 +76,40 @@ def other_loss(proof: LocalProof, run: Columns, baseline: Columns | None, why: s
         f"the gradients of step {step} are not the baseline's, and no multiple of them ({worst.name} differs most, by "
         f"{worst.apart:.2g} of its size), though each follows from the recorded gradient of the loss"
     )
+
+
+def place_of_factor(proof: LocalProof, run: Columns, baseline: Columns | None) -> Divergence | None:
+    """Return the place of gradients that are all one multiple of the baseline's; None where they are not.
+
+    It names the first gradient, and the axis if one alone has as many ranks as the factor or its inverse, and there are
+    not as many micro-batches.
+    """
+    pairs = [] if baseline is None or not baseline.capture.values else _pairs(proof, baseline)
+    ratio, step = _ratio(pairs), proof.first_step
+    if not times(pairs, ratio) or times(pairs, 1.0):
+        return None
+    sizes = {**axis_sizes(run), **proof.sizes}
+    alike = [
+        name
+        for name, size in sizes.items()
+        if size > 1 and any(isclose(ratio, one, rel_tol=_SAME) for one in (size, 1 / size))
+    ]
+    axes = [name for name in alike if name in AXES]
+    rows = np.flatnonzero(
+        (run["step"] == step) & run.named("phase", "reduce") & run.named("kind", "param_grad")
+    )
+    place = at_row(
+        run, first_of(run, rows), f"all gradients of the step are {ratio:.6g} times the baseline's"
+    )
+    counted = ACCUMULATED in alike
+    ranks = tuple(sorted(set(run["rank"][rows].tolist())))
+    return replace(place, axis=axes[0] if len(axes) == 1 and not counted else None, ranks=ranks)
+
+
+def _ratio(pairs: Sequence[Pair]) -> float:
+    """Return how many times the baseline's all gradients are in the mean."""
+    square = sum(float(one.other.square().sum()) for one in pairs)
+    return sum(float((one.mine * one.other).sum()) for one in pairs) / square if square else 1.0
 
 
 def _pairs(proof: LocalProof, baseline: Columns) -> list[Pair]:

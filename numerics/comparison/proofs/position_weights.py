@@ -157,12 +157,30 @@ def other_loss_of_positions(
     if not own:
         return Decision("undecided", "none", text, SETTLED)
     where = _place(run, step, grads.tensor, (*next(iter(outputs.rows)), 0), None)
-    apart = _holders(outputs, away, FACTOR_MARGIN * found.level * float(grads.mine.norm()))
+    text, alone = _with_classes(text, outputs)
+    least = FACTOR_MARGIN * found.level * float(grads.mine.norm())
+    apart = _holders(outputs, away if alone is None else away * alone, least)
     if apart:
         return Decision(
             "bug", "local", f"{text}{_alone_in(apart)}", SETTLED, replace(where, axis="tp", ranks=apart)
         )
     return Decision("bug", "local", f"{text}{_IN_PARTS if outputs.columns else ''}", SETTLED, where)
+
+
+def _with_classes(text: str, outputs: Aligned) -> tuple[str, torch.Tensor | None]:
+    """Return a sentence with the classes that count in the loss of one run alone, and a mask of these; else None."""
+    mine, other = ((one != 0).flatten(0, -2).any(0) for one in (outputs.grads.mine, outputs.grads.other))
+    more, less = mine & ~other, other & ~mine
+    alone = more if bool(more.any()) else less
+    if not bool(alone.any()):
+        return text, None
+    ends = ("the run's", "the baseline's") if bool(more.any()) else ("the baseline's", "the run's")
+    at = alone.nonzero()[:, 0].tolist()
+    which = f"{len(at)} of {len(alone)} classes (from {at[0]} to {at[-1]})"
+    return (
+        f"{text}; {which} count in {ends[0]} loss and not in {ends[1]}, as rows that pad a vocabulary",
+        alone,
+    )
 
 
 def _holders(outputs: Aligned, values: torch.Tensor, least: float) -> tuple[int, ...]:

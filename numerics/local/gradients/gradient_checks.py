@@ -1,6 +1,6 @@
 """Checks parameters' gradients: what each backward adds, and the sum that the optimiser sees."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -19,6 +19,7 @@ from numerics.local.gradients.parameter_gradients import (
     solve_scale,
 )
 from numerics.local.gradients.rank_factors import factors_by_rank, factors_of_shares, judge_copies
+from numerics.local.gradients.reduced_groups import OTHERS, UNSUMMED, summed_with_others, unsummed_axis
 from numerics.local.gradients.taken_gradients import (
     by_model,
     is_hooked,
@@ -229,11 +230,12 @@ def _explained(
 ) -> list[LocalCheck]:
     """Return the checks with one relation for all that are wrong: factors of ranks, or a step that was not cleared."""
     wrong = [n for n, one in enumerate(found) if one.check.judged.standing == Standing.BEYOND]
-    if len(wrong) == 1 and len(found) > 1:
+    names = [found[n].check.tensor.removesuffix(".grad") for n in wrong]
+    words, axis = _wrong_group(state, sums, recorded, scale, [found[n] for n in wrong])
+    if not words and len(wrong) == 1 and len(found) > 1:
         return found
-    words, ranks = factors_by_rank(state, sums)
+    words, ranks = (words, ()) if words else factors_by_rank(state, sums)
     if not words:
-        names = [found[n].check.tensor.removesuffix(".grad") for n in wrong]
         words = not_cleared(state, sums, recorded, into.scales, names) or factors_of_shares(
             recorded, sums, scale
         )
@@ -242,8 +244,28 @@ def _explained(
     made = list(found)
     for n in wrong:
         judged = replace(found[n].check.judged, how=words, factors=None, relation="", lone="")
-        made[n] = replace(found[n], check=replace(found[n].check, judged=judged), ranks=ranks)
+        made[n] = replace(found[n], check=replace(found[n].check, judged=judged), ranks=ranks, axis=axis)
     return made
+
+
+def _wrong_group(
+    state: RecordedStep,
+    sums: Mapping[str, Sum],
+    recorded: Mapping[str, torch.Tensor],
+    scale: Scale,
+    wrong: Sequence[LocalCheck],
+) -> tuple[str, str | None]:
+    """Return in words over which wrong group of ranks gradients were summed, and its axis; "", None else."""
+    if any(one.check.judged.relation for one in wrong):
+        return "", None
+    named = any(one.check.judged.how for one in wrong)  # by the shares of data-parallel ranks
+    names = [one.check.tensor.removesuffix(".grad") for one in wrong]
+    axis = unsummed_axis(state, names)
+    if axis is not None and not (named and axis == "dp"):
+        return UNSUMMED.format(axis), axis
+    if named:
+        return "", None
+    return (OTHERS, "dp") if summed_with_others(state, recorded, sums, scale, names) else ("", None)
 
 
 def _judged(

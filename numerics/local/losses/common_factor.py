@@ -26,7 +26,7 @@ _SETTLED = (
     "look for code that divides or multiplies gradients between the backward and `optimizer.step()`; if the factor is "
     "intended, put it into the loss"
 )
-_ACCUMULATED = "micro-batches"
+ACCUMULATED = "micro-batches"
 """A size by which many trainers do not divide on purpose: a factor of it is reported, and is no doubt."""
 
 _TIMES = "times a mean's"
@@ -111,7 +111,7 @@ class CommonFactor:
             return
         ranks = len({p[0] for p in places})
         self.sizes = {
-            _ACCUMULATED: len({p[1] for p in places}),
+            ACCUMULATED: len({p[1] for p in places}),
             "data-parallel ranks": ranks,
             "ranks of one data-parallel index": state.parts,
         }
@@ -126,7 +126,7 @@ class CommonFactor:
         if not isfinite(share):
             return
         summed = any(abs(one.typical - 1) <= one.precision for one in weights.values() if one.count)
-        at = state.step, self.sizes[_ACCUMULATED]
+        at = state.step, self.sizes[ACCUMULATED]
         self.steps.append(
             _Share(scale.factor, share, precision, known, scale.fitted, norm, summed, averaged, *at)
         )
@@ -147,7 +147,7 @@ class CommonFactor:
         more = all(one.known and one.share > 1 + one.precision for one in shares) and not self.declared
         named = self._named(shares)
         if not (_below(shares) or _above(shares)):
-            if more and named not in {"", _ACCUMULATED} and sharp:
+            if more and named not in {"", ACCUMULATED} and sharp:
                 return (Doubt(_sentence(shares[0], named), _UNDIVIDED),)
             return (
                 (Doubt(f"{_sentence(shares[0], '')}, as a loss scale", _UNSCALED),)
@@ -167,10 +167,10 @@ class CommonFactor:
 
         Ranks that are as many may make the same factor.
         """
-        count = self.sizes.get(_ACCUMULATED, 0)
-        if not self.scale.endswith(_ACCUMULATED) or self.steps[0].share < 1:
+        count = self.sizes.get(ACCUMULATED, 0)
+        if not self.scale.endswith(ACCUMULATED) or self.steps[0].share < 1:
             return 0, ""
-        others = [name for name, size in self.sizes.items() if size == count and name != _ACCUMULATED]
+        others = [name for name, size in self.sizes.items() if size == count and name != ACCUMULATED]
         return count, " or ".join(others)
 
     @property
@@ -183,7 +183,7 @@ class CommonFactor:
             return "1"
         named = self._named(shares)
         return f"{shares[0].share:.6g}" + (
-            f" {_TIMES}, as many as {named}" if named == _ACCUMULATED else f" {_TIMES}"
+            f" {_TIMES}, as many as {named}" if named == ACCUMULATED else f" {_TIMES}"
         )
 
     def _named(self, shares: Sequence[_Share]) -> str:

@@ -52,6 +52,8 @@ class Weights:
 
 def weights_of(logits: torch.Tensor, grad: torch.Tensor) -> Weights | None:
     """Return the weights of the rows of logits by their gradient; None where that is no cross entropy's."""
+    shape = logits.shape[:-1]
+    logits, grad = read_classes(logits, grad)
     classes = logits.shape[-1] if logits.dim() > 1 and logits.shape == grad.shape else 0
     if classes < LEAST_CLASSES or not logits.is_floating_point():
         return None
@@ -63,11 +65,19 @@ def weights_of(logits: torch.Tensor, grad: torch.Tensor) -> Weights | None:
         strict=True,
     )
     made = [_rows(a.double(), b.double(), precision) for a, b in flat]
-    weights = torch.cat([w for w, _ in made]).reshape(logits.shape[:-1])
+    weights = torch.cat([w for w, _ in made]).reshape(shape)
     used, known = weights != 0, weights.isfinite() & (weights != 0)
     if any(not fits for _, fits in made) or int(known.sum()) * 2 < int(used.sum()):
         return None
     return Weights(weights, precision)
+
+
+def read_classes(logits: torch.Tensor, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return logits and their gradient without the classes that no row reads, as in a padded vocabulary."""
+    if logits.dim() < 2 or logits.shape != grad.shape:
+        return logits, grad
+    read = (grad != 0).flatten(0, -2).any(0)
+    return (logits, grad) if bool(read.all()) else (logits[..., read], grad[..., read])
 
 
 def reads_own_rows(logits: torch.Tensor, grad: torch.Tensor, precision: float) -> bool:
@@ -77,6 +87,7 @@ def reads_own_rows(logits: torch.Tensor, grad: torch.Tensor, precision: float) -
     smoothed labels, and a loss of its denominator, are. What is counted over several rows is not. `precision` is the
     relative distance within which a row has this form.
     """
+    logits, grad = read_classes(logits, grad)
     classes = logits.shape[-1] if logits.dim() > 1 and logits.shape == grad.shape else 0
     if classes < LEAST_CLASSES:
         return False

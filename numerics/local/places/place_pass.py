@@ -239,4 +239,4 @@ def _related(found: Check, exact: Check, held: Tensors, parts: int) -> Check:
         bias = held.get(f"{found.module}.bias") if found.phase == "forward" else None
         words = dropped_again(*pair) if found.phase == "backward" else ""
         words = words if bias is None else bias_added(*pair, bias, parts)
-    return replace(found, judged=replace(found.judged, relation=words, pair=None))
+    return replace(found, judged=replace(found.judged, relation=found.judged.relation or words, pair=None))

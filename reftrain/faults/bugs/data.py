@@ -81,7 +81,11 @@ def skip_parameter(patches: Patches, place: Place, values: Values) -> None:
 def wrong_divide(patches: Patches, place: Place, values: Values) -> None:
     """Give FSDP2 another divisor."""
     dp = place.config.mesh.dp
-    divisor = float(dp) if values["mode"] == "divide" else 1.0 / dp
+    _with_divisor(patches, float(dp) if values["mode"] == "divide" else 1.0 / dp)
+
+
+def _with_divisor(patches: Patches, divisor: float) -> None:
+    """Let FSDP2 divide reduced gradients by a number."""
     original = ShardedStage.__init__
 
     def planted(self: ShardedStage, *arguments: Any, **named: Any) -> None:
@@ -90,6 +94,20 @@ def wrong_divide(patches: Patches, place: Place, values: Values) -> None:
             module.set_gradient_divide_factor(divisor)
 
     patches.set(ShardedStage, "__init__", planted)
+
+
+@bug(
+    "P66",
+    "cp",
+    "gradients summed over dp·cp and divided as if by dp alone: too large by cp",
+    "gradients after the reduction, times cp",
+    needs.axis("cp"),
+    needs.shards,
+)
+def divided_by_dp(patches: Patches, place: Place, values: Values) -> None:
+    """Multiply the sum by cp: a mean over dp of what context ranks have divided by cp already."""
+    del values
+    _with_divisor(patches, 1.0 / place.config.mesh.cp)
 
 
 def _uneven(config: RunConfig, values: Values) -> str | None:

@@ -1,5 +1,6 @@
 """Bugs of pipeline parallelism and of resharding."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -71,6 +72,24 @@ def last_micro_batch_only(patches: Patches, place: Place, values: Values) -> Non
         backward(self, action)
 
     patches.set(PipelineExecutor, "_backward", planted)
+
+
+@bug(
+    "P67",
+    "pp",
+    "the last micro-batch is dropped: its loss has no backward, and divides all the same",
+    "gradient of the output, last micro-batch",
+    needs.micro_batches,
+)
+def dropped_micro_batch(patches: Patches, place: Place, values: Values) -> None:
+    """Start the last micro-batch's backward from zeros."""
+    del values
+    last, tokens = place.config.micro_batches - 1, PipelineExecutor._tokens  # noqa: SLF001 - as in P30
+
+    def planted(self: PipelineExecutor, micro_batch: int) -> float:
+        return math.inf if micro_batch == last else tokens(self, micro_batch)
+
+    patches.set(PipelineExecutor, "_tokens", planted)
 
 
 @bug(

@@ -29,6 +29,14 @@ EP3 = {"mesh": {"dp": 3, "ep": 3}, "model": {"experts": 3}}
 SPMD = {"mesh": {"tp": 2, "dp": 2, "zero": 3, "sharding": "spmd_2d"}}
 ENCODED = {"model": {"layers": 6, "cross_every": 1, "frozen": True}, "encoder": {"layers": 1}}
 INSIDE = {**ENCODED, "encoder": {"layers": 1, "placement": "inside"}}
+EP3_DP6 = {"mesh": {"dp": 6, "ep": 3}, "model": {"experts": 3, "expert_balance": 0.1}}
+TP3_EP2 = {
+    "mesh": {"tp": 3, "dp": 2, "ep": 2},
+    "model": {"heads": 6, "kv_heads": 3, "dim": 48, "ffn_dim": 96, "pad_vocab": True, "experts": 4},
+}
+BALANCED = {"model": {"expert_balance": 0.1}}
+CP3 = {"mesh": {"cp": 3}}
+PP3 = {"mesh": {"pp": 3}, "model": {"layers": 3}}
 TP2_EP2 = {"mesh": {"tp": 2, "dp": 2, "ep": 2}, "model": {"experts": 4}}
 DP3_ZERO3 = {"mesh": {"dp": 3, "zero": 3}}
 FUSED = {"model": {"bias": True, "qk_norm": True, "fused_qkv": True}}
@@ -91,6 +99,11 @@ LAYOUTS: Mapping[str, tuple[Tables, Tables]] = {
     "P60": (SPMD,),
     "P61": (merged(INSIDE, {"mesh": {"pp": 3}}), merged(INSIDE, TP2, {"mesh": {"pp": 2}})),
     "P62": (merged(ENCODED, TP2), merged(INSIDE, TP2, {"mesh": {"pp": 2}})),
+    "P63": (merged(TP3_EP2, BALANCED), merged(TP2_EP2, BALANCED)),
+    "P64": (EP3_DP6, TP2_EP2),
+    "P65": (EP3,),
+    "P66": (CP3, {"mesh": {"cp": 4, "dp": 2}}),
+    "P67": (PP3, PP2_DP2),
 }
 """First in FP32, second in BF16."""
 
@@ -102,6 +115,7 @@ VERDICTS: Mapping[str, tuple[str, ...]] = {
     "P44": ("precision_policy",),
     "P55": ("precision_policy",),
     "P56": ("precision_policy",),
+    "P65": ("precision_policy",),
 }
 
 
@@ -194,6 +208,15 @@ def true_place(name: str, values: Mapping[str, Any]) -> Where:
         ),
         "P61": Where(r"image_tokens\.grad|encoder\..*\.grad", r"encoder.*|", (*PP, *TP)),
         "P62": Where(r"image_tokens\.grad|encoder\..*\.grad", r"encoder.*|", TP, MISSING),
+        "P63": Where(r"layers\.\d\.feed_forward\.router.*", r"layers\.\d\.feed_forward.*", ()),
+        "P64": Where(
+            r"(ep\.gradients|layers\.\d\.feed_forward\.experts.*)", r"layers\.\d\.feed_forward.*|", ()
+        ),
+        "P65": Where(
+            r"layers\.0\.feed_forward\.router.*", r"layers\.0\.feed_forward.*", (), r"bf16|bfloat16"
+        ),
+        "P66": Where(ANY_GRAD, r".*", CP, NUMBER),
+        "P67": Where(r"output\.out\.grad", head, (), r"missing|zero"),
         "P55": Where(ANY_GRAD, r".*", (), r"bf16|bfloat16"),
         "P56": Where(
             r"rope|layers\.0\.attention\.qkv\.(queries|keys)",

@@ -126,3 +126,14 @@ def test_modules_of_a_model_are_bounded_together():
     told = torch.func.functional_call(model, state, (known(x),))
     assert ((model(x).double() - told.value).abs() <= told.error).all()
     assert told.error.max() < 1e-3
+
+
+def test_computing_in_a_narrower_format_is_named():
+    x, weight = torch.randn(24, 64), torch.randn(64, 16)
+    with carrying():
+        made = known(x) @ weight
+    narrow, _ = judge(made, [Reading(x.bfloat16() @ weight.bfloat16())])
+    cast, _ = judge(made, [Reading((x @ weight).bfloat16())])
+    assert (narrow.standing, narrow.format) == (Standing.BEYOND, "bfloat16")
+    assert narrow.relation == "computed in bfloat16, where the model gives float32"
+    assert cast.standing <= Standing.WITHIN

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from numerics import watch
 from numerics.comparison.compare import Options, compare
-from numerics.local.losses.token_weights import masked_positions, weights_of
+from numerics.local.losses.token_weights import masked_positions, reads_own_rows, weights_of
 from numerics.local.model_source import build
 from numerics.local.proof import prove
 
@@ -277,3 +277,12 @@ def with_sum():
 def test_another_loss_than_meant_is_a_bug(tmp_path):
     found = answered(trained(tmp_path / "run", own_tokens), "with_sum")
     assert (found.verdict, found.proof) == ("bug", "local")
+
+
+def test_classes_that_pad_a_vocabulary_are_not_read():
+    logits = torch.randn(12, 20, requires_grad=True)
+    functional.cross_entropy(logits[:, :17], torch.randint(0, 17, (12,))).backward()
+    found = weights_of(logits.detach(), logits.grad)
+    assert found is not None
+    assert found.alike
+    assert reads_own_rows(logits.detach(), logits.grad, 1e-4)

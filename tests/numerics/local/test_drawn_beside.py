@@ -1,0 +1,61 @@
+"""What a run and its baseline drew, beside each other: another rule of dropping is a bug, other numbers are none."""
+
+from functools import partial
+
+import pytest
+
+from numerics.comparison.compare import Options, compare
+from numerics.local.proof import prove
+from tests.numerics.local.random_trainers import drawing, model_of, tensor_ranks
+
+
+def answered(run, baseline, kind):
+    model, optimizer = model_of(kind)
+    return compare(run, baseline, Options(prove=partial(prove, model=model, optimizer=optimizer)))
+
+
+@pytest.fixture(scope="module")
+def runs(ranks, tmp_path_factory):
+    made = {}
+
+    def run(world, kind, *, alike=False, tensor=False):
+        key = (world, kind, alike, tensor)
+        if key not in made:
+            made[key] = tmp_path_factory.mktemp("run") / "run"
+            ranks.run(tensor_ranks if tensor else drawing, world, made[key], kind, alike)
+        return made[key]
+
+    return run
+
+
+@pytest.mark.parametrize("world", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_replicas_dropping_alike_are_a_bug_beside_others(runs, world):
+    found = answered(runs(3, "layer", alike=True), runs(world, "layer"), "layer")
+    where = found.first_divergence
+    assert (found.verdict, where.tensor, where.axis, where.ranks) == ("bug", "mix.drop.out", "dp", (0, 1))
+    assert "drop the same elements of mix.drop.out (step 0, micro-batch 0)" in found.reason
+
+
+@pytest.mark.slow
+def test_replicas_dropping_alike_in_both_are_no_bug(runs):
+    found = answered(runs(3, "layer", alike=True), runs(2, "layer", alike=True), "layer")
+    assert found.verdict in {"rounding", "drift"}
+
+
+def test_states_alone_show_no_rule(runs):
+    found = answered(runs(3, "function", alike=True), runs(1, "function"), "function")
+    assert found.verdict == "undecided"
+    assert "draw the same random numbers" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown"),
+    [
+        ("layer", "mix.drop.out at step 0 drops other elements"),
+        ("function", "the forwards of step 0 draw from generators in unlike states"),
+    ],
+)
+def test_draws_are_compared_without_common_activations(runs, kind, shown):
+    found = answered(runs(2, kind, alike=True, tensor=True), runs(1, kind), kind)
+    assert found.verdict in {"rounding", "drift"}
+    assert found.reason.startswith(f"the runs drew other random numbers: {shown}")
