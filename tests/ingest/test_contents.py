@@ -63,3 +63,18 @@ def test_several_devices_of_a_process_are_counted(tmp_path, devices, count):
     run = read(tmp_path, [*map(on, devices), copy])
     found = [q.count for q in run.quality if q.kind == "several_devices"]
     assert found == ([count] if count else [])
+
+
+@pytest.mark.parametrize(("devices", "read"), [((0,), False), ((0, 1), True)])
+def test_a_process_with_several_devices_needs_no_rank(tmp_path, devices, read):
+    events = [
+        event | {"name": name} for event in map(on, devices) for name in ("gemm", "ncclDevKernel_Reduce")
+    ]
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [mark(4, 1, 11), *events]}))
+    if read:
+        assert [r.rank for r in tracekit.load(str(tmp_path / "trace.json"), out=tmp_path / "run").ranks] == [
+            0
+        ]
+    else:
+        with pytest.raises(InputError, match="its rank is unknown"):
+            tracekit.load(str(tmp_path / "trace.json"), out=tmp_path / "run")

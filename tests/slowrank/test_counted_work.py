@@ -32,7 +32,7 @@ def dealt(folder, world, often, name="gemm"):
 
 
 def drawn(rank, step):
-    """How often, drawn anew for each rank and step."""
+    """How often, drawn again for each rank and step."""
     return int(np.random.default_rng(97 * step + rank).integers(5, 30))
 
 

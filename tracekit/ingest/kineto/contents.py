@@ -22,7 +22,7 @@ OF_TORCH = re.compile(
 )
 """How categories of PyTorch's profiler begin, in lower case; earlier versions wrote `Operator` and `Memcpy`."""
 OF_ASCEND = re.compile(r"hcom_[a-zA-Z]+_|AscendCL@|Node@launch")
-"""How torch_npu names what CANN did; it gives its device's events no category."""
+"""How torch_npu names what its runtime did; it gives its device's events no category."""
 
 EMPTY = (
     "it is empty: the profiler recorded nothing, which is usual where a cycle of its schedule had begun again, or none "
@@ -59,6 +59,11 @@ class Contents:
     first: dict[tuple[int, str], tuple[int, int]] = field(
         default_factory=dict
     )  # begin and end of its first mark, ns
+
+    @property
+    def talks_to_others(self) -> bool:
+        """Whether communication is with other processes; one that drives several devices may talk among these."""
+        return self.talks and len(self.devices) < 2
 
     def look(self, batch: pa.RecordBatch) -> None:
         """Note what `batch` holds; an event of unknown category is work."""

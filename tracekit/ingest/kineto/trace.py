@@ -88,7 +88,7 @@ def read_kineto(
         _scan(scan(blocks, record, events_of), scanned, writer)
         groups = FileGroups(listed_groups(record.metadata.get("distributedInfo")))
         rank, why = _rank_of(scanned, groups, source)
-        unknown_rank = "" if rank is not None or scanned.held.talks or _distributed(record) else why
+        unknown_rank = "" if rank is not None or scanned.held.talks_to_others or _distributed(record) else why
         if record.failed is not None:
             return _not_scanned(stream, source.label, record, rank)
         if record.bare and not record.phases and not record.truncated:
