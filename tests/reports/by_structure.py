@@ -319,14 +319,14 @@ REPORTS: list[Report] = [
     ),
     seen(
         "huggingface/pytorch-image-models#580",
-        "4 ranks on two cards of one model and two of an older one, whose kernels take 1.8 times as long",
+        "4 ranks on two cards of one model and two of an older one; kernels of these take 1.8 times as long",
         "ranks 2 and 3, their cards' model",
         of_two_models,
         named("suspects", (2, 3), "other_device"),
     ),
     seen(
         "apache/mxnet#1380",
-        "2 ranks on unlike cards, one of which takes 2.5 times as long with kernels of other names",
+        "2 ranks on unlike cards: one takes 2.5 times as long, with kernels of other names",
         "rank 1, compute",
         into(generations((1,), 2.5), 2, per_host=1),
         named("suspects", (1,), "gpu_compute"),

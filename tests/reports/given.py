@@ -354,7 +354,7 @@ REPORTS: list[Report] = [
     ),
     seen(
         "Ascend/pytorch#133",
-        "4 folders of torch_npu, each with a list of events whose times are texts",
+        "4 folders of torch_npu, each with a list of events that hold times as texts",
         "refused, as traces of NPUs that are not read",
         of_npus,
         read_or_refused((), "trace of torch_npu"),
