@@ -233,11 +233,11 @@ _ENTRIES = (
         DATA_IMBALANCE,
         "work depends on the data and is distributed unevenly",
         "the same rank longer in every step, also in kernels with work that does not depend on the data",
-        "balance documents by attention cost, not by tokens, and the router's choice of experts by tokens",
+        "balance documents by attention cost, images and replies by number, and the choice of experts by tokens",
         (
             Sign(
                 Order.VERDICT,
-                "the longest rank changes from step to step, and attention varies more than the other compute",
+                "the longest rank changes from step to step, and attention varies more, or products run more often",
                 "analysis.slowrank.hypotheses.data_imbalance:uneven_data",
             ),
             Sign(

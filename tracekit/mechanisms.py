@@ -27,8 +27,16 @@ MORE_WORK: Final = MechanismEntry(
     "in another process, or on all ranks alike; compare the size of its batch with its peers'",
 )
 
+OTHER_DEVICE: Final = MechanismEntry(
+    "other_device",
+    "a device of another model than its peers'",
+    "a device of the same name, as the trace gives it",
+    "give this rank a smaller batch, or all ranks devices of one model",
+)
+
 OF_DEVICE: Final = (
     MORE_WORK,
+    OTHER_DEVICE,
     MechanismEntry(
         "clock",
         "all kinds of kernels longer by one factor",

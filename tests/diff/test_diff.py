@@ -9,7 +9,7 @@ import tracekit
 from tests.breakdown.runs import kernel, made, shifted_ids
 from tests.slowrank.jobs import grid
 from tests.slowrank.jobs import job as job_on
-from tests.tables.rows import comm, step
+from tests.tables.rows import comm, row, step
 from tracekit.analysis.diff import analyse
 from tracekit.analysis.diff.analyse import _verdict, changes, interval, steps_for_one
 from tracekit.findings.diff import Change
@@ -31,6 +31,22 @@ def job(extra=0):
         ]
         for rank, rows in enumerate((quick, slow))
     }
+
+
+def test_longer_copies_are_named(tmp_path):
+    name = "Memcpy HtoD (Pageable -> Device)"
+    both = [
+        {
+            rank: [
+                *rows,
+                *(row("gpu_memcpy", name, number * 1000 + 960, us, stream=9) for number in range(4)),
+            ]
+            for rank, rows in job().items()
+        }
+        for us in (5, 30)
+    ]
+    found = tracekit.diff(*(kept(tmp_path / str(n), rows) for n, rows in enumerate(both))).kernels[0]
+    assert (found.what, round(found.change_ns)) == (name, 25_000)
 
 
 def kept(folder, rows, axis="tp"):

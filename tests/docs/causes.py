@@ -46,8 +46,8 @@ ROWS_OF_ONE_STEP = (
     (
         "evaluation or checkpoint of all ranks",
         (
-            "collectives that the other steps lack make the step long on most ranks, and it is left out (`odd_steps`); "
-            "or all ranks work longer alike, so that none waits"
+            "collectives that the other steps lack make the step long on most ranks, and it is left out (`odd_steps`), "
+            "unless it recurs three times; or all ranks work longer alike, so that none waits"
         ),
         "the same operations as in the other steps, and ranks that wait",
         "do it less often",

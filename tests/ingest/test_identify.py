@@ -90,6 +90,14 @@ def test_name_of_the_devices(listed, device):
     assert device_of({"deviceProperties": listed}) == device
 
 
+@pytest.mark.parametrize(
+    ("used", "device"), [({0}, "NVIDIA H200"), ({1}, "NVIDIA L4"), ({0, 1}, ""), ({7}, "")]
+)
+def test_name_of_the_device_that_was_used(used, device):
+    listed = [{"id": 0, "name": "NVIDIA H200"}, {"id": 1, "name": "NVIDIA L4"}]
+    assert device_of({"deviceProperties": listed}, used) == device
+
+
 def test_a_kept_run_knows_its_devices(tmp_path):
     kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1, "dur": 2, "pid": 0, "tid": 7}
     trace = {

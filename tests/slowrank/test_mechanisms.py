@@ -70,6 +70,21 @@ def job(
     return write_run(folder, lines, {0: tuple(range(RANKS))}, {0: "dp"}, RANKS)
 
 
+@pytest.mark.parametrize(
+    ("mine", "peers", "name"),
+    [
+        ("NVIDIA L4", "NVIDIA H200", "other_device"),
+        ("NVIDIA H200", "NVIDIA H200", "clock"),
+        ("NVIDIA L4", "", "clock"),
+    ],
+)
+def test_a_device_of_another_model_is_named(tmp_path, mine, peers, name):
+    run = job(tmp_path, lambda _name, _step: 1.4)
+    run = replace(run, ranks=tuple(replace(r, device=mine if r.rank == SLOW else peers) for r in run.ranks))
+    (suspect,) = analyse(run).suspects
+    assert (suspect.rank, suspect.mechanisms[0].name) == (SLOW, name)
+
+
 def only(*names):
     return lambda name, step: 1.4 if name in names else 1.0
 

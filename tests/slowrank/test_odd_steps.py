@@ -18,19 +18,19 @@ def reduced(lines):
         line.finish(handle, end)
 
 
-def saving(folder, *, slow=(), inside=0.0, before=0.0, extra=True):
-    """A job that saves in one step: rank 0 works `before` µs ahead of an `extra` collective, `inside` µs earlier."""
+def saving(folder, *, slow=(), inside=0.0, before=0.0, extra=True, steps=STEPS, often=(ODD,)):
+    """A job that saves `often`: rank 0 works `before` µs ahead of an `extra` collective, `inside` µs earlier."""
     lines = [Timeline(r) for r in range(RANKS)]
-    for step in range(STEPS):
+    for step in range(steps):
         begins = [line.at for line in lines]
         for layer in range(3):
             for line in lines:
                 noise = 1 + 0.005 * (((line.rank * 7 + step * 5 + layer * 3) % 11) / 5 - 1)
                 line.compute(LAYER_US * noise * (1.2 if line.rank in slow else 1))
-            if step == ODD and layer == 1 and inside:
+            if step in often and layer == 1 and inside:
                 lines[0].compute(inside)
             reduced(lines)
-        if step == ODD:
+        if step in often:
             if before:
                 lines[0].compute(before, SAVED)
             if extra:
@@ -77,6 +77,14 @@ def test_a_checkpoint_is_priced_into_nobody(tmp_path, slow, verdict):
     assert finding.steps.analysed == (0, 1, 3, 4)
     assert odd(finding)[0].endswith(f": {ODD}")
     assert finding.what_if.step_ms == pytest.approx(3.15 if not slow else 3.75, rel=0.02)
+
+
+@pytest.mark.parametrize(("often", "verdict"), [((2, 6), "healthy"), ((1, 3, 5, 7), "slow_rank")])
+def test_what_recurs_belongs_to_the_training(tmp_path, often, verdict):
+    finding = analyse(saving(tmp_path, before=10_000.0, steps=8, often=often))
+    assert finding.verdict == verdict
+    assert [s.rank for s in finding.suspects] == ([0] if verdict == "slow_rank" else [])
+    assert bool(odd(finding)) == (verdict == "healthy")
 
 
 @pytest.mark.parametrize(

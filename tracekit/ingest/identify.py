@@ -1,7 +1,7 @@
 """The rank, host and world size of a trace: from its content first, then from its name."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from tracekit.text import plain
@@ -65,13 +65,17 @@ def host_of(metadata: dict[str, Any], name: str) -> str | None:
     return handler["host"]
 
 
-def device_of(metadata: dict[str, Any]) -> str:
-    """Return the name of the rank's devices in `deviceProperties`; empty without one, or where the names differ."""
+def device_of(metadata: dict[str, Any], used: Collection[int] = ()) -> str:
+    """Return the name in `deviceProperties` of the devices that the rank `used`, of all where none of these is listed.
+
+    Empty without a name, or where names differ.
+    """
     listed = metadata.get("deviceProperties")
-    names = (
-        [d.get("name") if isinstance(d, dict) else None for d in listed] if isinstance(listed, list) else []
-    )
-    same = bool(names) and isinstance(names[0], str) and names.count(names[0]) == len(names)
+    known = [d for d in listed if isinstance(d, dict)] if isinstance(listed, list) else []
+    mine = [d.get("name") for d in known if d.get("id") in used]
+    names = mine or [d.get("name") for d in known]
+    complete = bool(mine) or len(known) == len(listed or ())
+    same = complete and bool(names) and isinstance(names[0], str) and names.count(names[0]) == len(names)
     return plain(str(names[0])[:MAX_DEVICE_NAME]) if same else ""
 
 

@@ -38,7 +38,7 @@ def _of_one_process(results: Sequence[FileResult]) -> list[FileResult]:
     used = [r for r in results if r.tables]
     places = {name.place if (name := window_name(r.label)) else unpacked(r.label) for r in used}
     if len(places) == 1 and all(r.rank_unknown for r in used):
-        row = "it names neither its rank nor any communication: it is taken as the only process of its job, rank 0"
+        row = "it names no rank and talks to no other process: it is taken as the only process of its job, rank 0"
         return [
             replace(
                 r,

@@ -57,13 +57,22 @@ def kernels_in_steps(run: Run, ops: Operations, steps: Steps, row: int) -> StepK
     return _within(run, ops, rank, columns, *windows_of(ops, steps, rank, columns))
 
 
+def copies_in_steps(run: Run, ops: Operations, steps: Steps, row: int) -> StepKernels:
+    """Return the copies of memory by the device of the rank in `row`, on all streams."""
+    rank = steps.ranks[row]
+    columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
+    return _within(run, ops, rank, columns, *windows_of(ops, steps, rank, columns), of="gpu_memcpy")
+
+
 def kernels_between(run: Run, ops: Operations, rank: int, begin: int, end: int) -> StepKernels:
     """Return the kernels of a rank that begin between two times, ns, as column 0."""
     return _within(run, ops, rank, [0], np.array([begin], np.int64), np.array([end], np.int64))
 
 
-def _within(run: Run, ops: Operations, rank: int, columns: list[int], begins: I64, ends: I64) -> StepKernels:
-    """Return the kernels of a rank that begin in windows, one column a window; begins of windows are rounded."""
+def _within(
+    run: Run, ops: Operations, rank: int, columns: list[int], begins: I64, ends: I64, of: str = "kernel"
+) -> StepKernels:
+    """Return the work in the category `of` of a rank that begins in windows, one column each; begins are rounded."""
     events = run.events(rank, _COLUMNS)
     start = ints(events, "ts", 0)
     end = start + ints(events, "dur", 0)
@@ -71,8 +80,11 @@ def _within(run: Run, ops: Operations, rank: int, columns: list[int], begins: I6
     comm = communicates(events, kernel, on_gpu=True)
     talking = union(start[comm], end[comm])
     mine = np.flatnonzero(kernel & ~comm)
-    streams, counts = np.unique(ints(events, "stream", -1)[mine], return_counts=True)
-    mine = mine[ints(events, "stream", -1)[mine] == streams[np.argmax(counts)]] if len(mine) else mine
+    if of == "kernel":
+        streams, counts = np.unique(ints(events, "stream", -1)[mine], return_counts=True)
+        mine = mine[ints(events, "stream", -1)[mine] == streams[np.argmax(counts)]] if len(mine) else mine
+    else:
+        mine = np.flatnonzero(matches(events, "cat", lambda text: text == of).astype(bool))
     mine = mine[np.argsort(start[mine], kind="stable")]
     at = np.searchsorted(begins - DEVICE_ROUNDING_NS, start[mine], side="right") - 1
     inside = (at >= 0) & (start[mine] < ends[np.maximum(at, 0)]) if columns else np.zeros(len(mine), bool)

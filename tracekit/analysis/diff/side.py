@@ -12,7 +12,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.opened import opened, quality_of, ranks_of
 from tracekit.findings import StepsFinding
 from tracekit.findings.diff import ComparedRun
-from tracekit.steps.step_kernels import kernels_in_steps
+from tracekit.steps.step_kernels import copies_in_steps, kernels_in_steps
 from tracekit.store import Run
 from tracekit.timing.measured import StepRange
 from tracekit.units import F64, ms
@@ -56,17 +56,18 @@ class Side:
         return np.array([np.mean(h) if h else np.nan for h in held], np.float64)
 
     def kernels(self, ranks: Sequence[int]) -> Kernels:
-        """The time of each compute kernel in each step, mean over the `ranks` on a GPU; ns."""
+        """The time of each compute kernel and kind of copy in each step, mean over the `ranks` on a GPU; ns."""
         case = self.case
         spent: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
         asked = [r for r in ranks if case.ops.per_rank[r].on_gpu]
         whole = np.isfinite(case.steps.own[[case.steps.row(r) for r in asked]]).sum(axis=0)
         for rank in asked:
-            found = kernels_in_steps(case.run, case.ops, case.steps, case.steps.row(rank))
-            names, code = np.unique(found.name.astype(str), return_inverse=True)
-            cell, of = np.unique(code * len(whole) + found.column, return_inverse=True)
-            for at, ns in zip(cell.tolist(), np.bincount(of, found.lasted).tolist(), strict=True):
-                spent[str(names[at // len(whole)])][at % len(whole)] += ns
+            asked_of = case.run, case.ops, case.steps, case.steps.row(rank)
+            for found in (kernels_in_steps(*asked_of), copies_in_steps(*asked_of)):
+                names, code = np.unique(found.name.astype(str), return_inverse=True)
+                cell, of = np.unique(code * len(whole) + found.column, return_inverse=True)
+                for at, ns in zip(cell.tolist(), np.bincount(of, found.lasted).tolist(), strict=True):
+                    spent[str(names[at // len(whole)])][at % len(whole)] += ns
         return {name: {c: ns / int(whole[c]) for c, ns in held.items()} for name, held in spent.items()}
 
 

@@ -12,10 +12,11 @@ from tracekit.analysis.mechanisms.host import of_host
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of
 from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.analysis.slowrank.wording import listed
 from tracekit.cause_entry import causes_by_share
 from tracekit.causes import CAUSES
 from tracekit.findings import Mechanism, Quality, Suspect
-from tracekit.mechanisms import MORE_WORK, OF_HOST
+from tracekit.mechanisms import MORE_WORK, OF_HOST, OTHER_DEVICE
 from tracekit.rank_events.event_columns import matches, truth
 from tracekit.steps.host_need import products_in_steps
 from tracekit.steps.medians import sampled
@@ -74,8 +75,20 @@ def _mechanisms(case: Case, suspect: Suspect, blamed: set[int]) -> tuple[Mechani
         rows = case.steps.row(suspect.rank), *peers
         read = [kernels_in_steps(case.run, case.ops, case.steps, row) for row in rows]
         found = of_device(compared(read[0], read[1:]))
+        found = _of_model(case, suspect, peers) or found
     rest = 1.0 - sum(m.share for m in added)
     return named([*added, *(replace(m, share=rest * m.share) for m in found)])
+
+
+def _of_model(case: Case, suspect: Suspect, peers: Sequence[int]) -> list[Mechanism]:
+    """What a device of another model explains: all that its kernels take longer; nothing where names agree."""
+    names = {r.rank: r.device for r in case.run.ranks}
+    theirs = {names[case.steps.ranks[row]] for row in peers}
+    mine = names[suspect.rank]
+    if not mine or "" in theirs or mine in theirs:
+        return []
+    text = f"its device is named {mine}, those of its peers {listed(sorted(theirs))}"
+    return [Mechanism(OTHER_DEVICE.name, 1.0, text)]
 
 
 def _peers(case: Case, suspect: Suspect, blamed: set[int]) -> list[int]:

@@ -176,6 +176,7 @@ SAID = {
     "overlapping_kernels": "on one stream, by more than 1 us; kept as recorded",
     "rank_by_groups": "its name gives another number or none; its process groups show the rank in the job",
     "rank_in_no_group": "no process group of the file holds the file's own rank",
+    "several_devices": "its process ran kernels on so many devices, which are read as one",
     "trailing_bytes": "bytes behind the compressed data; ignored",
     "value_out_of_range": "no job has such a number; value dropped",
     "unpaired_begin_end": "begin without end, or end without begin; dropped",

@@ -1,6 +1,5 @@
 """One Kineto file to one table of events: scan, pair, repair, resolve groups, sort, write."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -11,13 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.arrays import NO_INT32, ZERO, from_numpy, null_as, to_numpy
+from tracekit.arrays import NO_INT32, ZERO, to_numpy
 from tracekit.files.source import ByteStream, Source
 from tracekit.ingest import identify
 from tracekit.ingest.file_result import UNKNOWN_RANK, FileResult, RankTable, dump_among_traces
 from tracekit.ingest.kineto.bounds import within_bounds
 from tracekit.ingest.kineto.compiled.event_buffer import CompiledEvents
 from tracekit.ingest.kineto.compiled.scanner_code import scanner
+from tracekit.ingest.kineto.contents import ASCEND, EMPTY, MARKS_ONLY, MERGED, OTHER_PROGRAM, Contents
 from tracekit.ingest.kineto.event_array import EventBuffer
 from tracekit.ingest.kineto.event_repair import Pairing, Repair, quality_rows
 from tracekit.ingest.kineto.group_membership import FileGroups, MembershipCodes, listed_groups
@@ -27,7 +27,6 @@ from tracekit.schema import EVENTS
 from tracekit.thresholds.ingest import (
     BATCH_ROWS,
     LEAST_EVENT,
-    LOOKED_INTO,
     MAX_MARKED_STEPS,
     MAX_TIME_NS,
     WORTH_SCANNING,
@@ -42,30 +41,6 @@ NARROW = (
     "input_peer",
     "grid",
 )  # 32 bits in EVENTS
-STEP = re.compile(r"^ProfilerStep#(\d{1,10})$")
-OWN_CATEGORIES = frozenset({"trace", "overhead"})
-OWN_EVENT = re.compile(
-    r"^(ProfilerStep#\d+|ProfilerStep\*|PyTorch Profiler.*|Activity Buffer Request|(cuda|hip)DeviceSynchronize)$"
-)
-"""What a profiler writes that recorded nothing: itself, its waiting for the device as it stops, marks of steps."""
-TALK = re.compile(r"nccl|rccl|gloo:|c10d|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all", re.IGNORECASE)
-EMPTY = (
-    "it is empty: the profiler recorded nothing, which is usual where a cycle of its schedule had begun again, or none "
-    "had ended, when the trace was exported; export in on_trace_ready, or give schedule(repeat=1)"
-)
-MARKS_ONLY = (
-    "it is empty but for marks of steps: no work of CPU or GPU was recorded; give the profiler activities=[CPU, CUDA], "
-    "and export in on_trace_ready"
-)
-
-OF_TORCH = re.compile(
-    r"(?:cpu|gpu|cuda|hip|xpu|mtia|privateuse1)_|kernel|operator|user_annotation|python_function|memcpy|memset"
-)
-"""How categories of PyTorch's profiler begin, in lower case; earlier versions wrote `Operator` and `Memcpy`."""
-OTHER_PROGRAM = (
-    "no event in it is an operator, a kernel or a mark of PyTorch's profiler, and it names no rank: it is of another "
-    "program; give the traces that torch.profiler wrote, of all ranks of the job"
-)
 
 
 @dataclass
@@ -77,10 +52,7 @@ class _Scanned:
     codes: MembershipCodes = field(default_factory=MembershipCodes)
     first: int = int(np.iinfo(np.int64).max)  # start of the first event, ns since the file's base time
     last: int = int(np.iinfo(np.int64).min)  # start of the last event, likewise
-    steps: set[int] = field(default_factory=set)  # numbers of the steps marked on the host
-    works: bool = False  # whether any event is more than the profiler's own, or a mark of a step
-    talks: bool = False  # whether any event is communication, by its name or arguments
-    torch: bool = False  # whether any event is of a category that PyTorch's profiler writes
+    held: Contents = field(default_factory=Contents)
 
 
 Reader = Callable[[ByteStream, Iterator[bytes], Source, Path], FileResult]
@@ -116,14 +88,12 @@ def read_kineto(
         _scan(scan(blocks, record, events_of), scanned, writer)
         groups = FileGroups(listed_groups(record.metadata.get("distributedInfo")))
         rank, why = _rank_of(scanned, groups, source)
-        unknown_rank = "" if rank is not None or scanned.talks or _distributed(record) else why
+        unknown_rank = "" if rank is not None or scanned.held.talks_to_others or _distributed(record) else why
         if record.failed is not None:
             return _not_scanned(stream, source.label, record, rank)
         if record.bare and not record.phases and not record.truncated:
             return FileResult(source.label, "foreign", "a JSON array without trace events", rank)
-        reason = _useless(scanned, "" if unknown_rank else why)
-        if not reason and unknown_rank and not scanned.torch:
-            reason = OTHER_PROGRAM
+        reason = _of_others(scanned.held, unknown_rank) or _useless(scanned, "" if unknown_rank else why)
         if reason:
             return FileResult(source.label, "rejected", reason, rank)
         result = _finish(stream, source, out, scanned, writer, (rank or 0, groups))
@@ -143,42 +113,10 @@ def _scan(batches: Iterator[pa.RecordBatch], scanned: _Scanned, writer: EventWri
                 ts = to_numpy(repaired.column("ts"))
                 scanned.first = min(scanned.first, int(ts.min()))
                 scanned.last = max(scanned.last, int(ts.max()))
-                scanned.steps |= _marked_steps(repaired)
-                _look_for_work(repaired, scanned)
+                scanned.held.look(repaired)
                 writer.add(_events(repaired, scanned.codes, record.issues))
     pairing.close()
-
-
-def _look_for_work(batch: pa.RecordBatch, scanned: _Scanned) -> None:
-    """Note whether `batch` holds work, and communication; an event of unknown category is work."""
-    if not scanned.talks:
-        names = batch.column("name")
-        known = names.dictionary.to_pylist() if pa.types.is_dictionary(names.type) else []
-        scanned.talks = batch.column("collective").null_count < len(batch) or any(
-            TALK.search(name) for name in known if name
-        )
-    if not scanned.torch:
-        cats = batch.column("cat").unique().to_pylist()
-        scanned.torch = any(OF_TORCH.match(cat.lower()) for cat in cats if cat)
-    for at in range(0, 0 if scanned.works else len(batch), LOOKED_INTO):
-        part = batch.slice(at, LOOKED_INTO)
-        shown = zip(part.column("name").to_pylist(), part.column("cat").to_pylist(), strict=True)
-        if any((c or "").lower() not in OWN_CATEGORIES and not OWN_EVENT.match(n or "") for n, c in shown):
-            scanned.works = True
-            return
-
-
-def _marked_steps(batch: pa.RecordBatch) -> set[int]:
-    """The numbers of the profiler steps that the host's marks in `batch` name."""
-    names, cats = batch.column("name"), batch.column("cat")
-    known = names.dictionary.to_pylist() if pa.types.is_dictionary(names.type) else []
-    marks = {i: int(m[1]) for i, v in enumerate(known) if v and (m := STEP.match(v))}
-    if not marks:
-        return set()
-    rows = np.flatnonzero(np.isin(null_as(names.indices, -1), list(marks)))
-    shown = cats.take(from_numpy(rows)).to_pylist()
-    numbers = [marks[names.indices[r].as_py()] for r in rows.tolist()]
-    return {n for n, cat in zip(numbers, shown, strict=True) if cat != "gpu_user_annotation"}
+    record.issues["several_devices"] = len(scanned.held.devices) if len(scanned.held.devices) > 1 else 0
 
 
 def _events(batch: pa.RecordBatch, codes: MembershipCodes, issues: Counter[str]) -> pa.RecordBatch:
@@ -224,13 +162,22 @@ def _not_scanned(stream: ByteStream, label: str, record: ScanRecord, rank: int |
     return FileResult(label, "foreign" if reason.startswith("a JSON document") else "rejected", reason, rank)
 
 
+def _of_others(held: Contents, unknown_rank: str) -> str:
+    """Why events that PyTorch's profiler did not write for one rank yield no table; empty where they do."""
+    if held.ascend:
+        return ASCEND
+    if held.merged is not None:
+        return MERGED.format(held.merged)
+    return OTHER_PROGRAM if unknown_rank and not held.torch else ""
+
+
 def _useless(scanned: _Scanned, why: str) -> str:
     """Why the events yield no table, empty where they do; `why` says why there is no rank, empty where there is one."""
     record = scanned.record
     if scanned.first > scanned.last:
         return "it is cut off before its first whole event" if record.truncated else EMPTY
-    if not scanned.works and not record.truncated:
-        return MARKS_ONLY if scanned.steps else EMPTY
+    if not scanned.held.works and not record.truncated:
+        return MARKS_ONLY if scanned.held.steps else EMPTY
     return UNKNOWN_RANK.format(why) if why else ""
 
 
@@ -239,7 +186,7 @@ def _finish(
     owner: tuple[int, FileGroups],
 ) -> FileResult:  # fmt: skip
     """Write the events in order, with group numbers and absolute times, and describe the table of the `owner`."""
-    record, repair = scanned.record, scanned.repair
+    record, repair, held = scanned.record, scanned.repair, scanned.held
     truncated = record.truncated or stream.damage is not None
     own_base = _base_time(record, scanned, truncated=truncated)
     base = own_base or 0
@@ -260,9 +207,9 @@ def _finish(
         truncated,
         groups.table(),
         {k: v for k, v in sorted(record.phases.items()) if k not in {"X", "B", "E"}},
-        frozenset(scanned.steps if len(scanned.steps) <= MAX_MARKED_STEPS else ()),
+        frozenset(held.steps if len(held.steps) <= MAX_MARKED_STEPS else ()),
         base=own_base,
-        device=identify.device_of(record.metadata),
+        device=identify.device_of(record.metadata, held.devices),
     )
     return FileResult(
         source.label,

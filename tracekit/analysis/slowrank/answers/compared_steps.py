@@ -36,6 +36,7 @@ from tracekit.thresholds.slowrank import (
     KIND_RATIO,
     MAJORITY,
     MIN_LOST_SHARE,
+    NO_ACCIDENT,
     PEERS_SAMPLED,
     RANKS_SAMPLED,
     STAGE_TELLING_PEERS,
@@ -175,10 +176,13 @@ def _kernels(case: Case, row: int, part: _Part, *, before: bool) -> StepKernels:
 
 
 def without_odd_steps(case: Case) -> Case:
-    """`case` without its odd steps; unchanged where there are none, or where too few steps would remain."""
+    """`case` without its odd steps; unchanged where there are none, or where too few steps would remain.
+
+    What recurs belongs to the training, as a second loss in each fourth step, and a rank that is late there costs it.
+    """
     odd = odd_steps(case)
     many = len(case.steps.numbers)
-    if not odd or many - len(odd) < max(2, MAJORITY * many):
+    if not odd or len(odd) >= NO_ACCIDENT or many - len(odd) < max(2, MAJORITY * many):
         return case
     detail = f"left out because operations that other steps lack made them long, as a checkpoint does: {listed(odd)}"
     return without_steps(case, odd, Quality("odd_steps", None, len(odd), detail))

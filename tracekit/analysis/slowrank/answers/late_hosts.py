@@ -24,6 +24,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence, Gap
 from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps
 from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
+from tracekit.analysis.slowrank.hypotheses.dealt_work import more_data_ns
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import stalls_of_the_same
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import explain_rank, suspect_of
@@ -115,8 +116,8 @@ def late_posts(case: Case) -> LateRank | None:
     """The rank that posts late in most steps, in its own time; None where the others lose less than the threshold.
 
     A wait counts as far as the rank did more of its own work before the collective than the median of the others. None
-    as well where another rank is nearly as late, where communication, tokens or a significant excess explain the rank,
-    or where data that is dealt again in each step would make one replica so often the last one.
+    as well where another rank is nearly as late, where communication, tokens, more data or a significant excess explain
+    the rank, or where data that is dealt again in each step would make one replica so often the last one.
     """
     waited = _waits(case)
     usual = {row: float(np.median(by_step)) for row, by_step in waited.items()}
@@ -129,9 +130,10 @@ def late_posts(case: Case) -> LateRank | None:
         float(np.nanmean(case.met.told[row])) >= MAJORITY * usual[row]
     )  # communication or tokens explain as much
     longer = row in significant_rows(case, MIN_LOST_SHARE)
-    return (
-        None if known or longer or not often or next_ > MAJORITY * usual[row] else LateRank(row, usual[row])
-    )
+    if known or longer or not often or next_ > MAJORITY * usual[row]:
+        return None
+    by_data = np.median(np.minimum(more_data_ns(case, [row])[0], waited[row])) >= MAJORITY * usual[row]
+    return None if by_data else LateRank(row, usual[row])
 
 
 def _by_chance(case: Case, late: int) -> float:

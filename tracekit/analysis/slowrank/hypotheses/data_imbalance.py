@@ -12,10 +12,10 @@ from functools import cached_property
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_ns
+from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_ns, more_data_price_ns
+from tracekit.analysis.slowrank.hypotheses.dealt_work import rows_sampled, variation
 from tracekit.analysis.slowrank.hypotheses.host_bound import typical_host_saves_ns
 from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
-from tracekit.step_graph.statistics import MAD_TO_SIGMA
 from tracekit.step_graph.table_model import TableModel
 from tracekit.steps.dealt_tokens import Evened, even_shares
 from tracekit.steps.features import read_features
@@ -23,7 +23,6 @@ from tracekit.thresholds.slowrank import (
     CLEARLY_MORE,
     MAJORITY,
     MIN_LOST_SHARE,
-    RANKS_SAMPLED,
     STEP_PARTS,
     UNEVEN_RATIO,
     USUAL_VARIATION,
@@ -36,8 +35,8 @@ def uneven_data(case: Case) -> float:
     """The price of an imbalance that follows the data, ns a step; 0 where there is none, or it is below the threshold.
 
     The price is what a step saves if all work that follows the data takes its usual time. Where the kernels do not show
-    which work that is, every rank takes the median of its peers in each part of the step. For an operation table, all
-    micro-batches are made alike.
+    which work that is, every rank takes the median of its peers in each part of the step, and where they only run more
+    often, no more than these cost. For an operation table, all micro-batches are made alike.
     """
     if case.table is not None:
         dealt = uneven_batches_ns(case, case.table)
@@ -47,7 +46,9 @@ def uneven_data(case: Case) -> float:
         return dealt
     gain = case.model.recorded_ns - case.model.levelled_ns(case.stages)
     gain = min(gain, typical_host_saves_ns(case)) if gain >= MIN_LOST_SHARE * case.step_ns else gain
-    return gain if gain >= MIN_LOST_SHARE * case.step_ns and _follows_data(case) else 0.0
+    if gain >= MIN_LOST_SHARE * case.step_ns and not _follows_data(case):
+        gain = min(gain, more_data_price_ns(case))
+    return gain if gain >= MIN_LOST_SHARE * case.step_ns else 0.0
 
 
 def data_explains(case: Case, uneven: float, rows: Sequence[int], gain: float) -> bool:
@@ -93,11 +94,9 @@ def _follows_data(case: Case) -> bool:
     Where a GPU trace does not name attention, it suffices that whole parts of a step vary, not only single kernels. On
     a CPU it does not, because its scheduler distributes time unevenly as well.
     """
-    stage = max(case.stages, key=len)
-    rows = [int(r) for r in stage[:: max(1, len(stage) // RANKS_SAMPLED)]][:RANKS_SAMPLED]
     read = [
         f
-        for r in rows
+        for r in rows_sampled(max(case.stages, key=len))
         if (f := read_features(case.run, case.ops, case.steps, case.steps.ranks[r])) is not None
     ]
     if not read:
@@ -111,17 +110,7 @@ def _follows_data(case: Case) -> bool:
     if attention.mean() < MIN_LOST_SHARE * rest.mean():
         uneven = dispersion(case)
         return read[0].on_gpu and uneven.ratio > UNEVEN_RATIO and uneven.spread_share > USUAL_VARIATION
-    return _variation(attention) > max(CLEARLY_MORE * _variation(rest), USUAL_VARIATION)
-
-
-def _variation(values: F64) -> float:
-    """The spread between ranks over their median, in the median step; `values` are ranks × steps.
-
-    Robust against a single outlying rank.
-    """
-    middle = np.median(values, axis=0)
-    off = MAD_TO_SIGMA * np.median(np.abs(values - middle), axis=0) / np.maximum(middle, 1.0)
-    return float(np.sort(off)[(len(off) - 1) // 2])
+    return variation(attention) > max(CLEARLY_MORE * variation(rest), USUAL_VARIATION)
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,19 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.same_kernels import Kind, SameKernels
-from tracekit.analysis.slowrank.hypotheses.dealt_work import Followers, Read, followers, read_kernels
+from tracekit.analysis.slowrank.hypotheses.dealt_work import (
+    Followers,
+    Read,
+    followers,
+    more_data_ns,
+    read_kernels,
+    rows_sampled,
+    variation,
+)
 from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
 from tracekit.step_graph.replay import StepModel
 from tracekit.steps.step_kernels import StepKernels
-from tracekit.thresholds.slowrank import CLEARLY_MORE, MIN_LOST_SHARE, MINOR
+from tracekit.thresholds.slowrank import CLEARLY_MORE, MIN_LOST_SHARE, MINOR, USUAL_VARIATION
 from tracekit.units import F64
 
 
@@ -149,3 +157,15 @@ def _without_data(
     progress = case.ops.progress[case.steps.ranks[line.row]]
     ends = np.stack([progress.at(start), progress.at(start + lasted)], axis=1).ravel().astype(np.float64)
     return line.scaled(ends, factor[mine])
+
+
+def more_data_price_ns(case: Case) -> float:
+    """The most that more data cost which reach now one rank and now another, as counts of kernels show, ns a step.
+
+    The longest rank of each step loses it. 0 unless the counts of ranks vary more than work does without data.
+    """
+    rows = rows_sampled(max(case.stages, key=len))
+    more = more_data_ns(case, rows)
+    if variation(float(np.nanmedian(case.steps.own[rows])) + more) <= USUAL_VARIATION:
+        return 0.0
+    return float(more.max(axis=0).mean())

@@ -4,6 +4,10 @@ The ranks of one replica get the same documents, so the same kernels of all its 
 longer in the same micro-batches. Chance lengthens single kernels, and a slow device lengthens all kernels of a step on
 one rank. Where no other rank has the same data, kernels of different names on one rank are compared: they follow the
 same documents.
+
+More data also means more matrix products and more attention, which a slow device, noise and communication do not add.
+So where ranks that do the same work launch other numbers of them in a step, and not the same rank more of them
+throughout, the data distribute the work. Other additional kernels, as of a check, say nothing of the data.
 """
 
 from collections import Counter, defaultdict
@@ -16,9 +20,19 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.same_kernels import Kind, SameKernels, same_kernels
+from tracekit.step_graph.statistics import MAD_TO_SIGMA, usual_of_others
+from tracekit.steps.features import ATTENTION, MATMUL
+from tracekit.steps.medians import sampled
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
-from tracekit.thresholds.slowrank import CORRELATION_ENTRIES, MAJORITY, MINOR, RANKS_READ, Z_LIMIT
-from tracekit.units import F64, Mask
+from tracekit.thresholds.slowrank import (
+    CORRELATION_ENTRIES,
+    MAJORITY,
+    MINOR,
+    RANKS_READ,
+    RANKS_SAMPLED,
+    Z_LIMIT,
+)
+from tracekit.units import F64, I64, Mask
 
 
 @dataclass(frozen=True)
@@ -185,3 +199,70 @@ def _others_untouched(read: Read, share: dict[Kind, float]) -> bool:
     }
     least = min(varies[name] for name in share)
     return any(varies[name] <= MINOR * least for name in varies if name not in share)
+
+
+def more_data_ns(case: Case, rows: Sequence[int]) -> F64:
+    """Return the own time that the ranks in `rows` need beyond their peers' because more data reach them, ns.
+
+    Shape (rows, steps); 0 where matrix products and attention are not most of what a rank runs more often, and on a
+    CPU. It grows with the kernels, because the time between them does. What a rank runs more often in all steps alike
+    does not count.
+    """
+    found = np.zeros((len(rows), len(case.steps.numbers)))
+    for stage in case.stages:
+        mine = np.flatnonzero(np.isin(rows, stage))
+        chosen = sorted({*np.asarray(rows)[mine].tolist(), *sampled(stage.tolist())})
+        on_gpus = all(case.ops.per_rank[case.steps.ranks[row]].on_gpu for row in chosen)
+        if len(mine) and len(chosen) > 1 and on_gpus:
+            found[mine] = _beside_peers(case, chosen)[np.searchsorted(chosen, np.asarray(rows)[mine])]
+    return found
+
+
+def _beside_peers(case: Case, rows: Sequence[int]) -> F64:
+    """The same for `rows` that do the same work, beside each other."""
+    own = np.asarray(case.steps.own[list(rows)], np.float64)
+    every, products = _counted_ns(case, rows)
+    peers = [np.arange(len(rows))], np.flatnonzero(np.isin(rows, case.met.peers.usual))
+    usual = usual_of_others(every, *peers)
+    more = every - usual
+    of_data = np.abs(products - usual_of_others(products, *peers)) >= MAJORITY * np.abs(more)
+    share = np.nan_to_num(more / np.maximum(usual, 1.0) * usual_of_others(own, *peers))
+    lasting = np.maximum(share.min(axis=1, keepdims=True), 0.0)
+    return np.where(of_data, share - lasting, 0.0)
+
+
+def _counted_ns(case: Case, rows: Sequence[int]) -> tuple[F64, F64]:
+    """The compute of ranks in each step, and its products and attention, if each kernel takes the mean of its name; ns.
+
+    Shape (rows, steps); NaN for a step that a rank lacks.
+    """
+    read = [kernels_in_steps(case.run, case.ops, case.steps, row) for row in rows]
+    codes: dict[str, int] = {}
+    code = np.array([codes.setdefault(name, len(codes)) for k in read for name in k.name.tolist()], np.int64)
+    lasted = np.concatenate([k.lasted for k in read] or [np.zeros(0)])
+    typical = np.bincount(code, lasted, len(codes)) / np.maximum(np.bincount(code, minlength=len(codes)), 1)
+    product = np.array([bool(MATMUL.search(name) or ATTENTION.search(name)) for name in codes], bool)
+    many = len(case.steps.numbers)
+    cell = np.concatenate([n * many + k.column for n, k in enumerate(read)] or [np.zeros(0, np.int64)])
+    known = np.isfinite(case.steps.own[list(rows)])
+
+    def summed(each: F64) -> F64:
+        total = np.bincount(cell, each[code], len(rows) * many).reshape(len(rows), many)
+        return np.asarray(np.where(known, total, np.nan), np.float64)
+
+    return summed(typical), summed(np.where(product, typical, 0.0))
+
+
+def rows_sampled(stage: I64) -> list[int]:
+    """Return at most RANKS_SAMPLED rows of a stage, spread over it."""
+    return [int(row) for row in stage[:: max(1, len(stage) // RANKS_SAMPLED)]][:RANKS_SAMPLED]
+
+
+def variation(values: F64) -> float:
+    """Return the spread between ranks over their median, in the median step; `values` are ranks × steps.
+
+    Robust against a single outlying rank.
+    """
+    middle = np.median(values, axis=0)
+    off = MAD_TO_SIGMA * np.median(np.abs(values - middle), axis=0) / np.maximum(middle, 1.0)
+    return float(np.sort(off)[(len(off) - 1) // 2])

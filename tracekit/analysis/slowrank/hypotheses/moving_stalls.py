@@ -21,8 +21,9 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.excess import filled_by_spans, outliers, scattered
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, likely_saved_ns, those_that_cost
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import dispersion
+from tracekit.analysis.slowrank.hypotheses.dealt_work import more_data_ns
 from tracekit.analysis.slowrank.hypotheses.host_bound import typical_host_saves_ns, without_gaps
-from tracekit.causes import DATALOADER, GPU_COMPUTE, HOST_STALL
+from tracekit.causes import DATA_IMBALANCE, DATALOADER, GPU_COMPUTE, HOST_STALL
 from tracekit.findings import Cause
 from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
 from tracekit.step_graph.statistics import levels, low, spread, usual_of_others
@@ -221,6 +222,8 @@ def cause_of(case: Case, found: MovingStalls) -> Cause:
         return named
     computed = case.computed
     longer = (computed - usual_of_others(computed, case.met.peers.groups, case.met.peers.usual))[rows]
+    if np.clip(more_data_ns(case, rows), 0.0, stalled).sum() >= NEARLY_ALL * stalled.sum():
+        return DATA_IMBALANCE
     if np.clip(longer, 0.0, stalled).sum() >= NEARLY_ALL * stalled.sum():
         return GPU_COMPUTE if _stays_on_its_stage(case, found) else "unknown"
     host = np.array([_host_gaps(case, row) for row in rows])
