@@ -2,19 +2,22 @@
 
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 import click
 
 from tracekit.installation import check_extra
 from tracekit.mesh import parse_mesh, parse_order
+from tracekit.mesh.hardware import Hardware, Way
 from tracekit.page.shell import About
 from tracekit.placement import HostList, read_hosts
 from tracekit.text import whole_number, without_secrets
 from tracekit.thresholds.ingest import MAX_STEP
+from tracekit.units import NS_PER_US
 
-from .completion import several_of
+from .completion import machines as known_machines
+from .completion import one_of, several_of
 from .output import JSON, MARKDOWN, Form, check_writable, emit
 from .packed import Decorator, packed
 from .settings import ARGUMENTS, from_outside
@@ -141,6 +144,44 @@ def hosts() -> Decorator:
 def _hosts(_ctx: click.Context, _param: click.Parameter, text: str | None) -> HostList | None:
     """Read the file before any work."""
     return None if text is None else read_hosts(text)
+
+
+@dataclass(frozen=True)
+class Machines:
+    """The machines of a job: the file of hosts, and what their links reach."""
+
+    hosts: HostList | None
+    hardware: Hardware | None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The arguments of the library's functions."""
+        return {"hosts": self.hosts, "hardware": self.hardware}
+
+
+def machines() -> Decorator:
+    """Decorate a command with the options that say where ranks run and what the links there reach, as `machines`."""
+    option = click.option(
+        "--hardware",
+        callback=_hardware,
+        metavar="NAME|FILE",
+        shell_complete=one_of(known_machines),
+        help="The links of the job's machines: a machine of reftrain plan, or its .toml file.",
+    )
+    return packed("machines", Machines, hosts(), option)
+
+
+def _hardware(_ctx: click.Context, _param: click.Parameter, text: str | None) -> Hardware | None:
+    """Return the links of known or described hardware, with latencies in ns; read before any work."""
+    if text is None:
+        return None
+    from reftrain.cost.hardware import Link, load_hardware
+
+    def way(link: Link) -> Way:
+        return Way(link.latency_us * NS_PER_US, link.gb_s * link.efficiency)
+
+    made = load_hardware(text)
+    return Hardware(made.name, way(made.node), way(made.network), asdict(made.operations))
 
 
 def failing(verdicts: Sequence[str]) -> Decorator:

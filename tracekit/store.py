@@ -30,6 +30,7 @@ from tracekit.findings.breakdown import BreakdownFinding
 from tracekit.findings.shared import Quality, Rejected
 from tracekit.findings.slowrank import SlowRankFinding
 from tracekit.findings.whatif import WhatIfFinding
+from tracekit.mesh.hardware import Hardware
 from tracekit.placement import Place
 from tracekit.schema import EVENTS, checked
 from tracekit.small_files import check_regular
@@ -107,6 +108,7 @@ class Run:
     places: Mapping[int, Place] = field(
         default_factory=dict
     )  # by rank, where a user's file says them; not kept
+    hardware: Hardware | None = None  # what the user describes; not kept
 
     def record(self, rank: int) -> RankRecord:
         """Return the record of `rank`; KeyError where the run has none."""

@@ -7,7 +7,6 @@ import click
 from tracekit.analysis.slowrank.analyse import analyse, illustrated
 from tracekit.findings import Verdict
 from tracekit.page.shell import About, date_text
-from tracekit.placement import HostList
 from tracekit.report.html.slowrank import slowrank_html
 from tracekit.report.markdown import labelled_markdown
 from tracekit.report.perfetto import slowrank_trace
@@ -23,7 +22,7 @@ from ..source import Source, source
 
 @click.command()
 @options.cut()
-@options.hosts()
+@options.machines()
 @click.option(
     "--explain",
     is_flag=True,
@@ -38,7 +37,7 @@ from ..source import Source, source
 def slowrank(
     source: Source,
     cut: options.Cut,
-    hosts: HostList | None,
+    machines: options.Machines,
     explain: bool,
     fail_on: frozenset[str],
     html_to: str | None,
@@ -60,9 +59,9 @@ def slowrank(
     page, trace, asked = "", b"", (cut.mesh, cut.order, cut.steps)
     with source.analysed() as (run, progress):
         if html_to is None and perfetto_to is None:
-            finding = analyse(run, *asked, progress, explain=explain, hosts=hosts)
+            finding = analyse(run, *asked, progress, explain=explain, **machines.given)
         else:
-            finding, picture = illustrated(run, *asked, progress, explain=explain, hosts=hosts)
+            finding, picture = illustrated(run, *asked, progress, explain=explain, **machines.given)
             page = slowrank_html(finding, picture, _foot(source, run)) if html_to else ""
             trace = slowrank_trace(finding, picture) if perfetto_to else b""
     lines = slowrank_lines(finding, verbose=answer.verbose)

@@ -36,6 +36,7 @@ def test_presets_complete(monkeypatch, capfd, command):
     [
         ("tracekit whatif --fix rank=5,axis=t", ["rank=5,axis=tp"]),
         ("tracekit floor --hardware h1", ["h100"]),
+        ("tracekit slowrank --hardware h1", ["h100"]),
         ("reftrain plan --hardware h1", ["h100"]),
         ("reftrain simulate --hardware h1", ["h100"]),
         ("reftrain run --set optimizer.clip", ["optimizer.clip_norm="]),

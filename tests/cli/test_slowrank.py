@@ -265,3 +265,16 @@ def test_hosts_name_the_suspects_host(tracekit, slow, tmp_path):
         assert refused.err.splitlines()[-1].endswith(
             "hosts:3: rank 0 is in line 2 already; write each rank once"
         )
+
+
+def test_hardware_bounds_the_links(tracekit, slow, tmp_path):
+    folder, truth = slow
+    done = tracekit("slowrank", folder, "--hardware", "h100", "--json", "-")
+    assert [s["rank"] for s in json.loads(done.out)["suspects"]] == list(truth.suspects)
+    refused = tracekit("slowrank", folder, "--hardware", "h99")
+    assert (refused.code, refused.out) == (2, "")
+    assert "'h99' is not a known machine; choose a100, cpu, h100" in refused.err
+    (tmp_path / "mine.toml").write_text("name = 3\nwrong = 1\n", encoding="utf-8")
+    refused = tracekit("slowrank", folder, "--hardware", tmp_path / "mine.toml")
+    assert (refused.code, refused.out) == (2, "")
+    assert "mine.toml: unknown 'wrong'; choose among" in refused.err

@@ -32,6 +32,7 @@ SIGNATURES = {
         "progress=None",
         "explain=False",
         "hosts=None",
+        "hardware=None",
     ],
     "whatif": ["run", "fix=()", "mesh=None", "order=None", "steps=None", "progress=None", "layouts=()"],
     "breakdown": ["run", "mesh=None", "order=None", "steps=None", "progress=None"],

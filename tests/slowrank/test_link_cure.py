@@ -5,10 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.localise import case as localise
+from tests.localise.faults import Faults
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.hypotheses.link_cure import _cured
+from tracekit.ingest import load
 
 MESH = grid(dp=4, pp=2)
 LAYER_US, TRANSFER_US, MESSAGES, STEPS = 1000.0, 100.0, 4, 4
@@ -69,3 +72,16 @@ def test_cure_of_a_link_leaves_unseen_ranks_alone(tmp_path):
     model = replace(case.model, fixed=np.append(case.model.fixed, 5.0))
     late = np.zeros(len(case.waits.transfer))
     assert (_cured(case, model, late).fixed == model.fixed).all()
+
+
+def test_waits_for_a_slow_link_lengthen_kernels(tmp_path):
+    """Replicas compute while their sums wait for the pipeline with the slow link: those kernels are longer as well."""
+    made = localise.make(9810047, "slow_link")
+    localise.save(made, tmp_path)
+    found = analyse(load([str(tmp_path)]))
+    sound = localise.simulate(made.job, Faults())
+    saved = (localise.step_time(made.job, made.machine) - localise.step_time(made.job, sound)) / 1e6
+    link = found.suspects[0]
+    assert {s.rank for s in found.suspects} == set(made.culprits)
+    assert link.lost_ms_per_step == pytest.approx(saved, rel=0.02)
+    assert link.lost_ms_low < saved < link.lost_ms_high

@@ -6,6 +6,7 @@ open, and `suspects` gives its path DP → PP → CP → TP.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from tracekit.errors import InputError, MeshUnknownError
 from tracekit.findings import Quality, SlowRankFinding, StepsFinding, WhatIf
 from tracekit.findings.picture import SlowRankPicture
 from tracekit.inference.mesh.mesh_choice import MeshChoice, without_mesh
+from tracekit.mesh.hardware import Hardware
 from tracekit.placement import HostList, HostsFile
 from tracekit.steps.recorded_windows import last_windows
 from tracekit.store import Run
@@ -43,17 +45,20 @@ def analyse(
     *,
     explain: bool = False,
     hosts: HostsFile | HostList | None = None,
+    hardware: Hardware | None = None,
 ) -> SlowRankFinding:
     """Return the slow-rank finding of `run`: verdict, suspects with causes and evidence, and the cost of the step (ms).
 
     `mesh` (axis → size, inner to outer as written) and `order` override what the process groups say; `steps` are
     half-open ranges of step numbers; `hosts` is a file with the host, switch and rail of ranks (`tracekit.placement`),
-    over the hosts that traces name; `progress` is called with (ranks read, all ranks), and its method `enter`, if it
-    has one, with the name of each later stage. With `explain` the finding holds its working as well. Where nothing
-    determines the mesh, the answer is open. Raises UsageError where mesh, order or `run.job` contradict the input,
-    MeshError where process groups do, InputError if nothing can be compared.
+    over the hosts that traces name; `hardware` bounds sound transfers (`tracekit.mesh.hardware`); `progress` is
+    called with (ranks read, all ranks), and its method `enter`, if it has one, with the name of each later stage. With
+    `explain` the finding holds its working as well. Where nothing determines the mesh, the answer is open. Raises
+    UsageError where mesh, order or `run.job` contradict the input, MeshError where process groups do, InputError if
+    nothing can be compared.
     """
-    return _finding(*_answered(with_hosts(run, hosts), mesh, order, steps, progress), explain=explain)
+    run = replace(with_hosts(run, hosts), hardware=hardware)
+    return _finding(*_answered(run, mesh, order, steps, progress), explain=explain)
 
 
 def illustrated(
@@ -65,9 +70,11 @@ def illustrated(
     *,
     explain: bool = False,
     hosts: HostsFile | HostList | None = None,
+    hardware: Hardware | None = None,
 ) -> tuple[SlowRankFinding, SlowRankPicture]:
     """Return the finding of `analyse` and the charts of its HTML page. Arguments and errors as there."""
-    case, choice, answer = _answered(with_hosts(run, hosts), mesh, order, steps, progress)
+    run = replace(with_hosts(run, hosts), hardware=hardware)
+    case, choice, answer = _answered(run, mesh, order, steps, progress)
     return _finding(case, choice, answer, explain=explain), picture_of(case, answer)
 
 

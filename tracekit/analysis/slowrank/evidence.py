@@ -30,7 +30,7 @@ from tracekit.analysis.slowrank.hypotheses.candidates import (
     usual_of,
 )
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import uneven_data, uneven_tokens
-from tracekit.analysis.slowrank.hypotheses.link_cure import without_link
+from tracekit.analysis.slowrank.hypotheses.link_cure import not_awaiting, without_link
 from tracekit.analysis.slowrank.hypotheses.loading_role import Role, role_of_stage, role_of_tensor_groups
 from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault, lone_accident, lone_faults
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage, long_stage
@@ -283,6 +283,8 @@ class Faults:
             usual = usual and {place: parts for place, parts in usual.items() if place[1] not in shorter}
         if Kind.LINK in cured and self.link is not None:
             model = without_link(case, model, self.link.delays)
+            own, spared = not_awaiting(case, own, self.link.delays)
+            usual = {**spared, **(usual or {})}
         return model.step_ns(own, usual=usual)
 
     def price(self, kind: Kind, after: Collection[Kind] = ()) -> Price:

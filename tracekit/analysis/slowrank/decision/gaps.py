@@ -152,12 +152,14 @@ def communication_is_unmatched(e: Evidence) -> Iterator[Gap]:
 def lone_transfers_may_be_slow(e: Evidence) -> Iterator[Gap]:
     """Transfers without peers could save much of the step, and their bandwidth proves no healthy link.
 
-    Any member of the group may be at the slow link: all are candidates, or none where they are many.
+    Any member of the group may be at the slow link: all are candidates, or none where they are many, or where all
+    transfers of the job are longer than the hardware that the user describes lets them.
     """
     case = e.case
+    unfit = any(found.beyond == "all" for found in e.peerless)
     for found, hidden in sorted(e.unproven, key=lambda pair: -pair[0].spent):
         members = () if found.nodes or len(found.ranks) > RANKS_LISTED else found.ranks
-        rows = [case.steps.row(r) for r in found.hub or members if r in case.steps.ranks]
+        rows = [case.steps.row(r) for r in found.hub or members if r in case.steps.ranks and not unfit]
         price = Price.up_to(max(found.spent, all_could_hide_ns(case, found.hub)), found.spent)
         what = f"{in_words(case, found, hidden)}: a slow link and a slow network would look the same"
         ends = tuple(link_end(case, row, price) for row in rows)

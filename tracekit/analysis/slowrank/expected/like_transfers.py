@@ -5,8 +5,7 @@ of the two ranks of a slow link: where all links of a rank are slow, the median 
 nodes that each run a stage, because all links of a node share its network card.
 
 Transfers that no other channel carries have no peer. Compared ones show what a slow link does: it delays each by the
-same time, or takes the same share longer for each. Whichever varies less between them holds for the others. Where
-nothing was compared, the slowest sound link of their hardware bounds them.
+same time, or takes the same share longer for each. Whichever varies less between them holds for the others.
 """
 
 from collections import Counter
@@ -14,14 +13,13 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from tracekit.analysis.slowrank.expected.nodes import Reach, nodes_of, reach, slowest_by_design_gb_s
+from tracekit.analysis.slowrank.expected.nodes import Reach, reach
 from tracekit.matching.channels import Channel
 from tracekit.matching.message_order import UNKNOWN_SIZE
-from tracekit.rank_events.operation_names import ring_share
-from tracekit.thresholds.slowrank import FEW_LINKS, SLOWEST_START_NS
+from tracekit.thresholds.slowrank import FEW_LINKS
 from tracekit.timing.buffered_sends import bytes_of
 from tracekit.timing.measured import Measured
-from tracekit.units import F64, I64, Mask
+from tracekit.units import F64, Mask
 
 
 def message_of(run: Measured) -> tuple[list[str], F64]:
@@ -171,33 +169,3 @@ def _by_delay_and_share(spent: F64, compared: Collection[tuple[float, float]]) -
 def _leaves_node(where: Reach) -> bool | None:
     """Return whether a channel of this reach connects nodes; None where nodes are unknown."""
     return None if where is None else len(where) > 1
-
-
-def sized(run: Measured, channels: Collection[int]) -> tuple[I64, F64]:
-    """Return (the timed instances on `channels`, the bytes that each member sends in a ring; negative if unknown)."""
-    ops, waits = run.ops, run.waits
-    rows = waits.first_row
-    timed = waits.complete & waits.timed & run.analysed[rows] & np.isin(ops.channel[rows], list(channels))
-    numbers = np.flatnonzero(timed)
-    at = rows[numbers]
-    many = [len(ops.channels[c].members) for c in ops.channel[at].tolist()]
-    share = np.array([ring_share(str(op), n) for op, n in zip(ops.op[at], many, strict=True)])
-    return numbers, share * np.array([bytes_of(str(t)) for t in ops.token[at]], np.float64)
-
-
-def slowest_by_design_ns(run: Measured, numbers: I64, size: F64) -> F64:
-    """Return the longest that sound links take for the instances `numbers` of `size` bytes, ns; infinite where unknown.
-
-    A call begins within `SLOWEST_START_NS`, and within what its group's quickest kind of call takes, whatever that
-    holds: a link that delays every call delays that one as well, and is not proven by it.
-    """
-    at, nodes = run.waits.first_row[numbers], nodes_of(run)
-    longest = np.full(len(numbers), np.inf)
-    for channel in np.unique(run.ops.channel[at]).tolist():
-        mine = np.flatnonzero((run.ops.channel[at] == channel) & (size > 0))
-        tokens = run.ops.token[at[mine]].astype(str)
-        took = run.waits.delivery[numbers[mine]]
-        kinds = [float(np.median(took[tokens == token])) for token in np.unique(tokens)]
-        rate = slowest_by_design_gb_s(run, run.ops.channels[channel], nodes)
-        longest[mine] = min([SLOWEST_START_NS, *kinds]) + size[mine] / rate
-    return longest

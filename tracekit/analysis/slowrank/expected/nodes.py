@@ -12,7 +12,6 @@ from tracekit.matching.channels import Channel
 from tracekit.placement import HostList, HostsFile, contradictions, read_hosts, unplaced
 from tracekit.store import Run
 from tracekit.text import plain
-from tracekit.thresholds.slowrank import CLEARLY_MORE, FAST_BUS_GB_S, NETWORKS_RATIO, SLOWEST_BYTES_PER_NS
 from tracekit.timing.measured import Measured
 
 LONE_LINK: Final = "it alone connects two nodes along its axis, and links inside a node are faster by design"
@@ -99,47 +98,6 @@ def whole_part(run: Measured, ranks: Sequence[int]) -> str:
                 else "all ranks of one host, by their devices"
             )
     return ""
-
-
-def slowest_by_design_gb_s(run: Measured, channel: Channel, nodes: Mapping[int, str | int]) -> float:
-    """Return the least bus bandwidth that a sound link of `channel` reaches in large calls, GB/s.
-
-    Inside a node with NVLink, tuning and full queues take no more than part of it; a network between such nodes is
-    slower by `NETWORKS_RATIO` at most. Messages take one of its paths alone, so that they may be as slow inside a node
-    as well. Where the traces name no such device, only networks that are too slow to train on are excluded.
-    """
-    if nvlink_gb_s(run, channel, nodes) and not channel.p2p:
-        return FAST_BUS_GB_S / CLEARLY_MORE
-    return max(_reached_gb_s(run, channel) / NETWORKS_RATIO, SLOWEST_BYTES_PER_NS)
-
-
-def nvlink_gb_s(run: Measured, channel: Channel, nodes: Mapping[int, str | int]) -> float:
-    """Return what large calls of `channel` reach over NVLink, GB/s; 0 unless it connects all members on one node."""
-    where = reach(channel, nodes)
-    return _reached_gb_s(run, channel) if where is not None and len(where) == 1 else 0.0
-
-
-def _reached_gb_s(run: Measured, channel: Channel) -> float:
-    """The bus bandwidth that NVLink gives all members of `channel`, GB/s; 0 where a device's name does not say so."""
-    known = {r.rank: r.device for r in run.run.ranks}
-    named = {known[member] for member in channel.members if member in known}
-    return min((_nvlink_of(name) for name in named), default=0.0)
-
-
-def _nvlink_of(device: str) -> float:
-    """The bus bandwidth that NVLink gives a device of this name, GB/s; 0 where its name does not say so."""
-    return next((gb_s for end, gb_s in _NVLINK_GB_S.items() if device.endswith(end)), 0.0)
-
-
-_NVLINK_GB_S: Final = {
-    "A100-SXM4-40GB": 240.0, "A100-SXM4-80GB": 240.0, "H100 80GB HBM3": 360.0, "NVIDIA H200": 360.0,
-    "NVIDIA B200": 720.0,
-}  # fmt: skip
-"""What NCCL reaches in large calls, 80 % of NVLink in one direction (data sheets): on an H100 360 of 450.
-
-The names are those of modules on boards that connect each pair at full speed. Cards are not among them, nor V100,
-where some pairs have one link of six or none.
-"""
 
 
 def at_the_link(run: Measured, slow: set[int], tested: set[int]) -> tuple[int, ...]:

@@ -3,7 +3,8 @@
 A slow link shows by comparison with the transfers of its peers, which are other groups along its axes. The only group
 along its axes has none, nor have messages that all pass one rank, as in a pipeline of two stages. Links between nodes
 have none if all of them pass one node, as between two nodes: its network slows them alike. What such transfers could
-hide is bounded by the bandwidth that only healthy links reach.
+hide is bounded by what sound transfers take on the hardware of the job. Where the user describes that, transfers with
+peers are bounded as well, because a network may be slow for all of them.
 
 Ranks of one stage do the same work, so each kind of operation should delay all of them equally. An unmatched operation
 has no price, but where it delays no rank more than its peers, it hides no single slow rank or link.
@@ -12,15 +13,15 @@ has no price, but where it delays no rank more than its peers, it hides no singl
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.excess import without_longest
-from tracekit.analysis.slowrank.expected.like_transfers import sized, slowest_by_design_ns
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
+from tracekit.analysis.slowrank.expected.sound_transfers import beyond_hardware, sized, sound_transfers
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.wording import add_traces, listed, ranks_in_words
 from tracekit.matching.channels import Channel
@@ -28,7 +29,6 @@ from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.step_graph.statistics import median_of_others
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
-    FAST_BUS_GB_S,
     KIND_RATIO,
     MIN_LOST_SHARE,
     SOLE_GROUP_SHARE,
@@ -47,7 +47,7 @@ class LoneTransfers:
 
     They are of the only group along `axes`, or messages along them that all pass the rank or ranks in `hub`, with the
     ranks of an unrecorded group that would be its `peers`; or all those between nodes, where each passes all of
-    `nodes`.
+    `nodes`; or those that are longer than described hardware lets them, be it `some` of the job's or `all`.
     """
 
     channels: tuple[int, ...]
@@ -57,12 +57,21 @@ class LoneTransfers:
     peers: tuple[int, ...] = ()
     nodes: tuple[str | int, ...] = ()
     hub: tuple[int, ...] = ()
+    beyond: Literal["", "some", "all"] = ""
 
 
 def lone_transfers(case: Case) -> list[LoneTransfers]:
-    """Return all transfers of `case` without recorded peers."""
+    """Return all transfers of `case` without recorded peers, and those that described hardware does not explain."""
     seen = [case.ops.channels[c] for c in np.unique(case.ops.channel[case.analysed & case.matched]) if c >= 0]
-    return [*_only_groups(case, seen), *_past_one_node(case, seen)]
+    return [*_beyond_hardware(case, seen), *_only_groups(case, seen), *_past_one_node(case, seen)]
+
+
+def _beyond_hardware(case: Case, seen: list[Channel]) -> Iterator[LoneTransfers]:
+    """The transfers that are longer than described hardware lets them."""
+    slow, every = beyond_hardware(case, [c.number for c in seen])
+    if slow:
+        found = _of(case, [c for c in seen if c.number in slow])
+        yield replace(found, beyond="all" if every else "some")
 
 
 def _only_groups(case: Case, seen: list[Channel]) -> Iterator[LoneTransfers]:
@@ -111,25 +120,26 @@ def _unrecorded_peers(case: Case, channel: Channel, axes: tuple[str, ...]) -> tu
 def could_hide(case: Case, found: LoneTransfers) -> Price:
     """Return what a step saves if the transfers of `found` were sound, at least and at most, ns.
 
-    At least: where they take as long as the slowest network by design lets them, and nothing where their size is
-    unknown. At most: where they have `FAST_BUS_GB_S`, or no length where their size is unknown.
+    At least: where they take no longer than sound ones on the hardware of the job, and nothing where their size is
+    unknown. At most: where they take what that hardware reaches, or no time where their size is unknown.
     """
-    numbers, size = sized(case, found.channels)
-    low = _saved_ns(case, numbers, slowest_by_design_ns(case, numbers, size))
-    return Price.between(low, low, _saved_ns(case, numbers, np.maximum(size, 0) / FAST_BUS_GB_S))
+    sound = sound_transfers(case, found.channels)
+    low = _saved_ns(case, sound.numbers, sound.most)
+    return Price.between(low, low, _saved_ns(case, sound.numbers, sound.usual))
 
 
 def prove_no_health(case: Case, found: LoneTransfers, hidden: Price) -> bool:
     """Return whether a job is not called healthy for transfers that could hide `hidden`.
 
-    It is not where they take longer than by any design. Otherwise a slow link and a slow network look the same, so that
-    it needs a large share of the step; not for links between nodes, because few of their networks reach the bandwidth
-    that proves health. Where peers can be recorded, it suffices that a link slow by the smallest ratio that two groups
-    would show could cost the threshold.
+    It is not where they take longer than sound ones. Otherwise a slow link and a slow network look the same, so that it
+    needs a large share of the step; not for links between nodes unless they are described, because few networks reach
+    the bandwidth that proves health. Where peers can be recorded, it suffices that a link slow by the smallest ratio
+    that two groups would show could cost the threshold.
     """
     least_slow = found.spent * (1 - 1 / KIND_RATIO**2)
     slow = hidden.low >= CANDIDATE_SHARE * case.step_ns
-    much = hidden.high >= SOLE_GROUP_SHARE * case.step_ns and not found.nodes
+    bounded = not found.nodes or case.run.hardware is not None
+    much = bounded and hidden.high >= SOLE_GROUP_SHARE * case.step_ns
     return slow or much or bool(found.peers and least_slow >= MIN_LOST_SHARE * case.step_ns)
 
 
@@ -152,7 +162,9 @@ def all_could_hide_ns(case: Case, hub: tuple[int, ...]) -> float:
 
 
 def remedy(case: Case, found: LoneTransfers) -> str:
-    """Return what would decide: traces of a peer where there is one, else a measurement."""
+    """Return what would decide: traces of a peer where there is one, else a measurement, or a right description."""
+    if found.beyond == "all":
+        return f"give --hardware the machines of this job; if it did, {_MEASURE}"
     lacking = [r for r in found.peers if r not in case.steps.ranks]
     return add_traces(lacking) if lacking else _MEASURE
 
@@ -175,6 +187,11 @@ def in_words(case: Case, found: LoneTransfers, hidden: Price) -> str:
     elif found.hub:
         which = f"of messages along {'_'.join(found.axes)}"
         why = f"all pass {ranks_in_words(found.hub)}, so that a slow link there slows them alike"
+    elif found.beyond:
+        given = case.run.hardware.name if case.run.hardware is not None else ""
+        which, why = f"of {ranks_in_words(found.ranks)}", f"sound ones on {given} are quicker"
+        if found.beyond == "all":
+            why = f"no transfer is as quick as {given} lets it: it does not describe this job, or all links are slow"
     elif found.peers:
         which, why = f"along {'_'.join(found.axes)}", "no other group along these axes was recorded whole"
     if hidden.low > 0:

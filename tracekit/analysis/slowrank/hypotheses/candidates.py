@@ -4,7 +4,7 @@ Only ranks with a significant excess are considered. The step model then prices 
 nothing and are not named.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,6 +75,11 @@ def typical_without(case: Case, rows: I64) -> F64:
     """
     extra = case.met.told
     own = np.fmin(case.steps.own, _typical_without(case.steps.own - extra, case.met.peers, rows) + extra)
+    return not_awaited(case, own, rows)
+
+
+def not_awaited(case: Case, own: F64, rows: I64) -> F64:
+    """Return `own` (ranks × steps, ns) without what waits for `rows` or their pipelines add to others' kernels."""
     return np.maximum(relieved(case.met.spun, own, case.stages, _in_line(case, rows)), 0.0)
 
 
@@ -212,11 +217,9 @@ def _usual_of(case: Case, rows: I64) -> Usual:
     """
     peers = _peers(case, rows)
     found = case.model.usual(peers)
-    spared: dict[tuple[int, int], WaitingParts] = {}
+    spared = spared_parts(case, peers)
     if case.timeline is not None:
         runs = case.timeline.runs
-        others = [(row, parts) for row, parts in case.waiting_parts.items() if row not in peers]
-        spared = {(n, row): parts for n in range(len(runs)) for row, parts in others}
         for (n, row), (which, _) in found.items():
             if row in case.met.by_compute or row in case.met.by_idle:
                 lines = {line.row: line for line in runs[n][1]}
@@ -224,6 +227,12 @@ def _usual_of(case: Case, rows: I64) -> Usual:
                 spent = _compute if row in case.met.by_compute else _idle
                 found[n, row] = which, _quick(case, lines[row], lines[row].parts[which], mates, spent)
     return {**spared, **found}
+
+
+def spared_parts(case: Case, rows: Container[int]) -> dict[tuple[int, int], WaitingParts]:
+    """Return the parts of work that communication lengthens while it waits for `rows`, by run of steps and row."""
+    runs = range(len(case.timeline.runs)) if case.timeline is not None else ()
+    return {(n, row): parts for n in runs for row, parts in case.waiting_parts.items() if row not in rows}
 
 
 def _peers(case: Case, rows: I64) -> dict[int, I64]:

@@ -15,9 +15,14 @@ import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.like_transfers import message_of
-from tracekit.analysis.slowrank.hypotheses.candidates import typical_without, usual_of
+from tracekit.analysis.slowrank.hypotheses.candidates import (
+    not_awaited,
+    spared_parts,
+    typical_without,
+    usual_of,
+)
 from tracekit.analysis.slowrank.price import Price
-from tracekit.step_graph.replay import StepModel
+from tracekit.step_graph.replay import StepModel, Usual
 from tracekit.thresholds.slowrank import MINOR, MOST_STRETCHED
 from tracekit.units import F64, I64, Mask
 
@@ -25,18 +30,20 @@ from tracekit.units import F64, I64, Mask
 def price_of(case: Case, late: F64) -> Price:
     """The price of transfers without what they are `late` (by instance, ns).
 
-    An operation that waits for a late transfer slows overlapping compute, which only `high` counts. No rank can save
-    more than it spends in late transfers.
+    Kernels beside operations that wait for the ranks of late transfers lose what these waits add, but for `low`. What
+    other waits add counts in `high` alone. No rank can save more than it spends in late transfers.
     """
     own, models = case.steps.own, case.timelines
     if models is None:
         gain = case.model.recorded_ns - case.model.step_ns(own, _usual_transfer(case, late))
         return Price(gain, gain, gain)
-    gain, low, high = (
+    low, high = (
         models.likely.recorded_ns - without_link(case, m, late).step_ns(own)
-        for m in (models.likely, models.pinned, models.free)
+        for m in (models.pinned, models.free)
     )
     low += models.pinned.recorded_ns - models.likely.recorded_ns
+    beside, usual = not_awaiting(case, own, late)
+    gain = models.likely.recorded_ns - without_link(case, models.likely, late).step_ns(beside, usual=usual)
     hidden = (case.waits.wait - case.waits.exposed_wait).astype(np.float64)
     waited = np.where(case.ops.instance >= 0, late[case.ops.instance], 0.0)
     high += case.residual_ns + MOST_STRETCHED * _most_on_a_rank(case, hidden)
@@ -49,6 +56,17 @@ def without_link(case: Case, model: StepModel, late: F64) -> StepModel:
     known = np.minimum(model.transfer[: len(usual)], usual)
     transfer = np.concatenate([known, model.transfer[len(usual) :]])
     return _cured(case, model, late).retimed(transfer=transfer)
+
+
+def not_awaiting(case: Case, own: F64, late: F64) -> tuple[F64, Usual]:
+    """(`own` without what waits for the ranks of `late` transfers add to others' kernels, the parts that lose it).
+
+    `own` is ranks × steps, ns; `late` is by instance, ns.
+    """
+    found = np.unique(case.ops.channel[case.waits.first_row[late > 0]]).tolist()
+    ranks = {member for number in found for member in case.ops.channels[number].members}
+    rows = np.array([row for row, rank in enumerate(case.steps.ranks) if rank in ranks], np.int64)
+    return np.fmin(own, not_awaited(case, case.steps.own, rows)), spared_parts(case, rows)
 
 
 def _usual_transfer(case: Case, late: F64) -> F64:

@@ -28,6 +28,7 @@ from tracekit.analysis.slowrank.expected.nodes import (
     reach,
     whole_boundaries,
 )
+from tracekit.analysis.slowrank.expected.sound_transfers import fit_hardware
 from tracekit.analysis.slowrank.hypotheses.inferred_members import is_sure
 from tracekit.analysis.slowrank.hypotheses.link_cure import dear_channels, price_of
 from tracekit.analysis.slowrank.price import Price, may_cost_ns
@@ -86,16 +87,17 @@ def slow_link(case: Case) -> SlowLink | None:
     """The slow links with their price, however low; None where none is significant.
 
     Compares channels along the same mesh axes that carry the same message, separately between nodes and inside nodes.
-    The only link between nodes has no peer: it is compared with the others, which proves nothing.
+    The only link between nodes has no peer: it is compared with the others, which proves nothing, and is left out where
+    it fits described hardware.
     """
     nodes, least = nodes_of(case), MIN_LOST_SHARE * case.step_ns
     found = _slowest(case, nodes)
     if not nodes and found is not None and _whole_boundaries(case, found):
-        return replace(found, layout=UNPLACED)
+        return None if fit_hardware(case, found.channels) else replace(found, layout=UNPLACED)
     if nodes and (found is None or not found.may_cost(least)):
         lone = lone_links(case, nodes)
         alone = _slowest(case, {}, lone) if lone else None
-        if alone is not None and alone.may_cost(least):
+        if alone is not None and alone.may_cost(least) and not fit_hardware(case, alone.channels):
             return replace(alone, layout=LONE_LINK)
     return found
 
