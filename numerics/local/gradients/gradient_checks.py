@@ -260,7 +260,7 @@ def _wrong_group(
         return "", None
     named = any(one.check.judged.how for one in wrong)  # by the shares of data-parallel ranks
     names = [one.check.tensor.removesuffix(".grad") for one in wrong]
-    axis = unsummed_axis(state, names)
+    axis = unsummed_axis(state, {name: recorded[name] for name in names})
     if axis is not None and not (named and axis == "dp"):
         return UNSUMMED.format(axis), axis
     if named:

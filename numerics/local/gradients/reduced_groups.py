@@ -38,7 +38,7 @@ class _Held:
     own: Sequence[tuple[int, torch.Tensor]]
 
 
-def unsummed_axis(state: RecordedStep, names: Sequence[str]) -> str | None:
+def unsummed_axis(state: RecordedStep, grads: Mapping[str, torch.Tensor]) -> str | None:
     """Return the one axis over which gradients were not summed; None without one.
 
     One factor must make every part of them the sum of the addends of the ranks with its own coordinate, within
@@ -46,7 +46,7 @@ def unsummed_axis(state: RecordedStep, names: Sequence[str]) -> str | None:
     """
     run = state.recorded.run
     axes = [axis for axis in AXES if len(np.unique(run[axis])) > 1]
-    found = [axis for axis in axes if _explains(state, names, axis)]
+    found = [axis for axis in axes if _explains(state, grads, axis)]
     return found[0] if len(found) == 1 else None
 
 
@@ -98,11 +98,11 @@ def _is_sum(grad: torch.Tensor, family: Sequence[str], sums: Mapping[str, Sum], 
     return within(scale.factor * total, error, grad).standing <= Standing.WITHIN
 
 
-def _explains(state: RecordedStep, names: Sequence[str], axis: str) -> bool:
+def _explains(state: RecordedStep, grads: Mapping[str, torch.Tensor], axis: str) -> bool:
     """Return whether no gradient was summed over an axis, and each was over all others."""
     factor: float | None = None
     several = False
-    for held in (one for name in names for one in _held(state, name, axis)):
+    for held in (one for name, grad in grads.items() for one in _held(state, name, tuple(grad.shape), axis)):
         if not held.own:
             return False
         own = [value for coordinate, value in held.own if coordinate == held.coordinate]
@@ -117,7 +117,7 @@ def _explains(state: RecordedStep, names: Sequence[str], axis: str) -> bool:
     return several
 
 
-def _held(state: RecordedStep, name: str, axis: str) -> Iterator[_Held]:
+def _held(state: RecordedStep, name: str, shape: tuple[int, ...], axis: str) -> Iterator[_Held]:
     """Yield the parts of a gradient that ranks hold; without addends where these or the part's place are unknown."""
     recorded, run = state.recorded, state.recorded.run
     added: dict[int, torch.Tensor] = {}
@@ -126,7 +126,6 @@ def _held(state: RecordedStep, name: str, axis: str) -> Iterator[_Held]:
         if value is not None:
             rank = int(run["rank"][row])
             added[rank] = added.get(rank, 0.0) + value.double()
-    shape = tuple(state.model.get_parameter(name).shape)
     whole = len({value.numel() for value in added.values()} | {int(np.prod(shape))}) == 1
     rows = recorded.rows(state.step, "reduce", "param_grad", f"{name}.grad")
     every = {int(run["rank"][row]) for row in rows}
