@@ -14,10 +14,10 @@ import numpy as np
 from tracekit.step_graph.statistics import NO_ROWS, lower_level
 from tracekit.steps.features import NO_WORK, Work, read_features
 from tracekit.steps.host_need import products_in_steps
-from tracekit.steps.medians import sampled
+from tracekit.steps.medians import median_by_column, sampled
 from tracekit.thresholds.slowrank import LITTLE_SHARE, MAJORITY, MINOR
 from tracekit.timing.measured import Measured, Rows
-from tracekit.units import I64
+from tracekit.units import F64, I64, Mask
 
 Amount = Literal["equal", "less", "unknown"]
 """The work of quick ranks beside that of the others."""
@@ -66,10 +66,20 @@ def _two_levels(run: Measured, stage: I64, *, of_table: bool) -> tuple[I64, I64]
     """The rows of `stage` on the lower and the upper level of own time, else of compute; one level has no upper one."""
     for spent in (run.steps.own,) if of_table or not run.on_gpus else (run.steps.own, run.computed):
         known = stage[np.isfinite(spent[stage]).any(axis=1)]
-        low = lower_level(spent[known])
+        low = _lasting_level(spent[known])
         if not low.all():
             break
     return known[low], known[~low]
+
+
+def _lasting_level(spent: F64) -> Mask:
+    """The rows on the lower level of `spent` (rows × steps, ns); all of them where one step alone makes two levels."""
+    low = lower_level(spent)
+    if low.all() or spent.shape[1] == 1:
+        return low
+    apart = median_by_column(spent[~low]) - median_by_column(spent[low])
+    rest = np.delete(spent, int(np.argmax(np.nan_to_num(apart, nan=-np.inf))), axis=1)
+    return low if (lower_level(rest) == low).all() else np.ones(len(spent), bool)
 
 
 @dataclass(frozen=True)
