@@ -49,7 +49,7 @@ def adds_up(case):
     """The factors and the typical time of the peers without their factors are the own time."""
     own = case.steps.own
     parts = factors(case)
-    usual = usual_of_others(own - sum(parts[:-1]), case.stages)
+    usual = usual_of_others(own - sum(parts[:-1]), case.met.peers.groups, case.met.peers.usual)
     known = np.isfinite(own) & np.isfinite(usual) & np.isfinite(parts[-1])
     assert known.any()
     np.testing.assert_allclose(sum(parts)[known] + usual[known], own[known], rtol=1e-12, atol=1e-3)

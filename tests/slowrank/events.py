@@ -8,6 +8,9 @@ import pyarrow.parquet as pq
 from tracekit.schema import EVENTS
 from tracekit.store import Group, RankRecord, Run
 
+BLOCKS = 132
+"""Blocks of each kernel of compute, unless a test gives others."""
+
 
 class Timeline:
     """Rows of one rank; `at` is the time at which its stream is free."""
@@ -15,8 +18,9 @@ class Timeline:
     def __init__(self, rank):
         self.rank, self.at, self.rows, self.seq = rank, 0.0, [], {}
 
-    def compute(self, us, name="gemm"):
-        self._row(self.at, us, "kernel", name)
+    def compute(self, us, name="gemm", grid=BLOCKS):
+        """A kernel; `grid`: None where the recording does not hold it."""
+        self._row(self.at, us, "kernel", name, grid=grid)
         self.at += us
 
     def post(self, group, op="all_reduce"):

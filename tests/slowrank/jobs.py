@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from tests.slowrank.events import Timeline, write_run
+from tests.slowrank.events import BLOCKS, Timeline, write_run
 from tracekit.analysis.slowrank.case import Case, build
 from tracekit.axes import AXES
 from tracekit.matching.match import match
@@ -39,11 +39,14 @@ def job(
     silent: Collection[str] = (),
     slower: Callable[[int, int], float] = lambda rank, step: 1.0,
     stays: Mapping[tuple[int, int], float] = {},
+    work: Mapping[int, float] = {},
+    grids: bool = True,
 ) -> Run:
     """Each step: `layers` × for every axis (compute of 1 ms, all-reduce of 50 µs). `slow`: factor by rank;
     `link`: factor on the transfer of a group, by members; `lost`: ranks without a file; `accident`: (rank, step, µs) of
     one extra kernel before the first layer, in every step where the step is None; `sized`: sizes that kernels
-    tell; `first`: those of the first layer, where calls take 50 µs whatever the `link`; `idle`: µs for which the
+    tell; `work`: the size of each kernel by rank, `grids`: whether it is recorded;
+    `first`: those of the first layer, where calls take 50 µs whatever the `link`; `idle`: µs for which the
     device of a rank stands still at the begin of a step; `combined`: axes of groups
     beside those of one axis, with a layer and an all-reduce each; `silent`: axes without communication; `slower`:
     factor by rank and step, beside `slow`; `stays`: µs that a rank stays in the first all-reduce of a step when the
@@ -65,7 +68,9 @@ def job(
                     noise = 1 + jitter * (((line.rank * 7 + step * 5 + layer * 3) % 11) / 5 - 1)
                     struck = slow_steps is None or step in slow_steps
                     factor = slower(line.rank, step) * (slow.get(line.rank, 1) if struck else 1)
-                    line.compute(LAYER_US * noise * factor)
+                    size = work.get(line.rank, 1.0)
+                    blocks = round(BLOCKS * size) if grids else None
+                    line.compute(LAYER_US * noise * factor * size, grid=blocks)
                     handles[line.rank] = line.post(number[d, mesh.line(line.rank, d)])
                 for axis, group in members:
                     if axis == d:

@@ -30,7 +30,7 @@ def test_excess_is_what_was_planted_and_significant(tmp_path):
 
 def test_typical_is_the_median_of_the_others(tmp_path):
     case = prepared(job(tmp_path, MESH, slow={3: 1.2}, jitter=0), MESH)
-    target = typical(case.steps.own, case.stages)
+    target = typical(case.steps.own, case.met.peers)
     assert target == pytest.approx(np.full_like(target, CALLS * LAYER_US * 1000), rel=1e-3)
 
 
@@ -72,7 +72,7 @@ def test_a_single_step_is_judged_by_who_came_last(tmp_path):
     assert finding.verdict == "slow_rank"
     assert finding.suspects[0].rank == 2
     case = prepared(job(tmp_path, grid(dp=4), slow={2: 1.3}, steps=1, layers=12), grid(dp=4))
-    found = rank_excess(case, case.steps.own)
+    found = rank_excess(case, case.steps.own, case.met.peers)
     assert found.limit < Z_LIMIT
     assert int(np.argmax(found.z)) == 2
 

@@ -55,15 +55,57 @@ def test_a_slower_rank_beside_most_is_named_first(tmp_path):
     assert {s.rank for s in found.suspects} <= {0, 1, 2, 3, 4, 7}
 
 
-@pytest.mark.parametrize("world", [4, 8])
-def test_one_quick_rank_leaves_the_job_open(tmp_path, world):
-    """It has less to do, or all others are slow: the recording does not show which."""
-    found = analyse(job(tmp_path, grid(dp=world), slow={2: 0.8}))
+@pytest.mark.parametrize(
+    ("mesh", "few"), [(MESHES[0], 1), (MESHES[1], 1), (MESHES[2], 3), (grid(dp=4), 1), (MESHES[0], 4)]
+)
+def test_ranks_with_smaller_kernels_blame_no_other_rank(tmp_path, mesh, few):
+    quick = range(mesh.world_size - few, mesh.world_size)
+    found = analyse(job(tmp_path, mesh, work=dict.fromkeys(quick, 0.8)), explain=True)
+    assert (found.verdict, found.suspects, found.candidates) == ("healthy", (), ())
+    assert any("fewer or smaller kernels" in gap.what for gap in found.explanation.gaps)
+
+
+def test_a_slow_rank_with_less_work_is_named(tmp_path):
+    """Its work takes as long as the others' larger work."""
+    found = analyse(
+        job(tmp_path, grid(pp=2, dp=8), work=dict.fromkeys(range(4), 0.8), slow={2: 1.25, 9: 1.3})
+    )
+    assert (found.verdict, found.suspects[0].rank) == ("slow_rank", 9)
+    assert {s.rank for s in found.suspects} <= {2, 9}
+
+
+@pytest.mark.parametrize(("quick", "factor"), [(range(1, 2), 0.8), (range(3), 0.8), (range(4), 0.7)])
+@pytest.mark.parametrize("made", ["slow", "work"])
+def test_without_sizes_of_kernels_both_readings_are_open(tmp_path, quick, factor, made):
+    run = job(tmp_path, grid(dp=8), **{made: dict.fromkeys(quick, factor)}, grids=False)
+    found = analyse(run)
     assert (found.verdict, found.suspects) == ("inconclusive", ())
-    assert "rank 2 works" in found.reason
-    assert "all of them are slow" in found.reason
-    assert {c.rank for c in found.candidates} <= set(range(world)) - {2}
-    assert "slow device" in found.to_decide
+    assert "less to do, or all the others are slow" in found.reason
+    assert {c.rank for c in found.candidates} <= set(range(8)) - set(quick)
+    assert "grids" in found.to_decide
+
+
+def test_slow_ranks_of_two_stages_stay_open_without_sizes(tmp_path):
+    """Half of one stage and three ranks of the other are late together: none of them costs anything alone."""
+    found = analyse(job(tmp_path, grid(pp=2, dp=8), slow=dict.fromkeys(range(7), 1.2), grids=False))
+    assert (found.verdict, {c.rank for c in found.candidates}) == ("inconclusive", {0, 2, 4, 6})
+
+
+@pytest.mark.parametrize("grids", [True, False])
+def test_the_quick_rank_of_a_stage_is_not_named(tmp_path, grids):
+    """Without sizes of kernels other stages show that three of four take longer for the same kernels."""
+    found = analyse(job(tmp_path, grid(pp=2, dp=4), slow=dict.fromkeys((1, 3, 5), 1.3), grids=grids))
+    assert (found.verdict, {s.rank for s in found.suspects}) == (
+        "slow_rank" if grids else "imbalance",
+        {1, 3, 5},
+    )
+
+
+@pytest.mark.parametrize("world", [4, 8])
+def test_all_but_one_are_named_for_the_same_kernels(tmp_path, world):
+    found = analyse(job(tmp_path, grid(dp=world), slow={2: 0.8}))
+    assert (found.verdict, found.cause) == ("slow_rank", "gpu_compute")
+    assert {s.rank for s in found.suspects} == set(range(world)) - {2}
 
 
 @pytest.mark.parametrize("mesh", [*MESHES, grid(pp=2, dp=8)], ids=["dp", "tp2", "tp4", "pp"])

@@ -13,6 +13,7 @@ from scipy.stats import binom
 
 from tracekit.step_graph.statistics import (
     MAD_TO_SIGMA,
+    NO_ROWS,
     chance_of,
     confidence,
     errors_of_chance,
@@ -35,21 +36,22 @@ def test_peers_are_the_others_of_the_group_only():
     assert np.isnan(found[4, 0])
 
 
-@pytest.mark.parametrize("above", range(1, 7))
-def test_lower_of_two_levels_is_usual(above):
+@pytest.mark.parametrize("above", range(1, 8))
+def test_lower_of_two_levels_shows_what_is_usual(above):
     values = 100.0 + np.random.default_rng(above).normal(size=(8, 6))
     values[:above] += 20.0
-    assert lower_level(values).tolist() == [False] * above + [True] * (8 - above)
-    usual = usual_of_others(values, [np.arange(8)])
-    assert usual == pytest.approx(np.full((8, 6), 100.0), abs=3.0)
-    assert excess(values, [np.arange(8)], 0.1).mean[:above] == pytest.approx(np.full(above, 20.0), abs=2.0)
+    low = lower_level(values)
+    assert low.tolist() == [False] * above + [True] * (8 - above)
+    usual = usual_of_others(values, [np.arange(8)], np.flatnonzero(low))
+    assert usual[:above] == pytest.approx(np.full((above, 6), 100.0), abs=3.0)
+    over = excess(values, [np.arange(8)], 0.1, usual=np.flatnonzero(low)).mean[:above]
+    assert over == pytest.approx(np.full(above, 20.0), abs=2.0)
 
 
-def test_one_quick_row_shows_no_usual_level():
-    values = 100.0 + np.random.default_rng(1).normal(size=(5, 6))
-    values[3] -= 20.0
-    assert np.flatnonzero(lower_level(values)).tolist() == [3]
-    assert np.array_equal(usual_of_others(values, [np.arange(5)]), median_of_others(values, [np.arange(5)]))
+def test_without_usual_rows_the_median_of_others_counts():
+    values = np.random.default_rng(1).normal(size=(5, 6))
+    groups = [np.arange(3), np.arange(3, 5)]
+    assert np.array_equal(usual_of_others(values, groups, NO_ROWS), median_of_others(values, groups))
 
 
 def test_chance_makes_no_levels():

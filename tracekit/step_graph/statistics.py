@@ -1,6 +1,6 @@
 """Robust statistics: the median of the others, the spread of noise, and how significant an excess is."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import erfc, inf, lgamma, log, log1p, sqrt
@@ -19,6 +19,9 @@ MEDIAN_OF_SPACINGS: Final = log(2)
 """The median of exponential values over their mean: spacings of values in order are exponential."""
 NORMAL_95: Final = 1.96
 """Standard deviations to each side of the mean that hold 95 of 100 normal values: Φ⁻¹(0.975)."""
+
+
+NO_ROWS: Final = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -48,25 +51,25 @@ def median_of_others(values: F64, groups: list[I64]) -> F64:
     return result
 
 
-def usual_of_others(values: F64, groups: list[I64]) -> F64:
-    """Return for each row what the others of its group usually need, as `median_of_others` of equal work by design.
+def usual_of_others(values: F64, groups: list[I64], usual: I64) -> F64:
+    """Return for each row what the others of its group usually need: `median_of_others`, or that of `usual` rows.
 
-    On two levels the median of the others on the lower one, if two rows or more: a single one may have less to do.
+    `usual` rows show what their whole group needs, although most of it needs longer.
     """
     result = median_of_others(values, groups)
     for rows in groups:
-        usual = lower_level(values[rows])
-        if 1 < usual.sum() < len(rows):
-            result[rows[usual]] = _median_without_each(values[rows[usual]])
-            result[rows[~usual]] = median_by_column(values[rows[usual]])
+        low = np.intersect1d(rows, usual)
+        if len(low):
+            result[np.setdiff1d(rows, low)] = median_by_column(values[low])
+        if len(low) > 1:
+            result[low] = _median_without_each(values[low])
     return result
 
 
 def lower_level(values: F64) -> Mask:
     """Return the rows of `values` (rows × columns, ns) on the lower of two levels of their means; all on one level.
 
-    Delays only add: of two levels that are apart by more than the noise within them explains, the lower one is usual,
-    however many rows lie on the other. Two rows show no noise between them.
+    The levels are apart by more than the noise within them explains. Two rows show no noise between them.
     """
     off = values - median_by_column(values)
     mean = of_rows(np.nanmean, off)
@@ -226,14 +229,10 @@ def low(values: F64, least: float) -> tuple[F64, F64]:
     return median_by_column(below), np.fmax.reduce(below, axis=0)
 
 
-Peers = Callable[[F64, list[I64]], F64]
-"""Returns what the others of the group of each row need, column by column."""
-
-
 def excess(
-    values: F64, groups: list[I64], floor: float, named: F64 | float = 0.0, *, peers: Peers = usual_of_others
+    values: F64, groups: list[I64], floor: float, named: F64 | float = 0.0, *, usual: I64 = NO_ROWS
 ) -> Excess:
-    """Return the excess of every row over its `peers`, and its significance against the noise pooled over all rows.
+    """Return the excess of every row over `usual_of_others`, and its significance against the noise of all rows.
 
     `values` are rows × columns in ns. The noise is each entry's deviation from its own row's median, so that persistent
     differences between rows do not count as noise; `floor` (ns) is the least noise, without which trifles would be
@@ -241,7 +240,7 @@ def excess(
     all of them wait for their loaders, has the noise of that column. What is `named` (of the shape of `values`, ns) has
     a known cause: it is excess, but neither noise nor what peers usually need.
     """
-    difference = values - peers(values - named, groups)
+    difference = values - usual_of_others(values - named, groups, usual)
     chance = difference - named
     columns = np.isfinite(difference).sum(axis=1)
     mean = np.array([np.nanmean(d) if n else np.nan for d, n in zip(difference, columns, strict=True)])

@@ -68,6 +68,10 @@ class Work:
 
     count: float
     each: float  # mean length, ns
+    blocks: float = np.nan  # mean first number of their grids, which follows their size; NaN where unknown
+
+
+NO_WORK: Final = Work(0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,7 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     windows = union(*np.concatenate([each, tails_of(steps, rank, columns)], axis=1))
     if not len(windows[0]):
         return None
-    events = run.events(rank, ["ts", "dur", "cat", "name", "external_id", "collective"])
+    events = run.events(rank, ["ts", "dur", "cat", "name", "external_id", "collective", "grid"])
     start = ints(events, "ts", 0)
     end = start + ints(events, "dur", 0)
     cat = matches(events, "cat", lambda v: v)
@@ -164,12 +168,18 @@ def _work(events: pa.Table, rows: Mask, windows: Intervals, steps: float) -> dic
     end = start + ints(events, "dur", 0)[rows]
     order = np.lexsort((-end, start))
     start, end, name = start[order], end[order], name[order]
+    grid = ints(events, "grid", -1)[rows][order]
     at = np.searchsorted(windows[0], start, "right") - 1
     counts = (at >= 0) & (start < windows[1][np.maximum(at, 0)])
     counts &= end > np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(end)[:-1]])
     count = np.bincount(name[counts], minlength=len(codes))
     lasted = np.bincount(name[counts], (end - start)[counts], minlength=len(codes))
-    return {word: Work(count[n] / steps, lasted[n] / count[n]) for word, n in codes.items() if count[n]}
+    blocks = np.bincount(name[counts], np.where(grid < 1, np.nan, grid)[counts], minlength=len(codes))
+    return {
+        word: Work(count[n] / steps, lasted[n] / count[n], blocks[n] / count[n])
+        for word, n in codes.items()
+        if count[n]
+    }
 
 
 def operator_times(

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tracekit.findings import Mechanism
 from tracekit.mechanisms import MORE_WORK
-from tracekit.steps.features import ATTENTION, MATMUL, Features, Work
+from tracekit.steps.features import ATTENTION, MATMUL, NO_WORK, Features
 from tracekit.steps.step_kernels import StepKernels, by_step
 from tracekit.thresholds.slowrank import (
     BESIDE_COMMUNICATION,
@@ -157,9 +157,6 @@ _WORDS: Final = {
 }
 
 
-_NO_WORK: Final = Work(0.0, 0.0)
-
-
 @dataclass(frozen=True)
 class Surplus:
     """What a rank runs more often than its peers, by name, and the time that it takes, ns a step."""
@@ -177,9 +174,9 @@ def surplus(rank: Features, peers: Sequence[Features]) -> Surplus:
     additional work.
     """
     names = sorted({name for features in (rank, *peers) for name in features.work})
-    mine = [rank.work.get(name, _NO_WORK) for name in names]
+    mine = [rank.work.get(name, NO_WORK) for name in names]
     count: F64 = np.array([work.count for work in mine])
-    usual: F64 = np.array([np.median([p.work.get(name, _NO_WORK).count for p in peers]) for name in names])
+    usual: F64 = np.array([np.median([p.work.get(name, NO_WORK).count for p in peers]) for name in names])
     added = np.maximum(count - usual, 0.0)
     left = max(float((count - usual).sum()), 0.0) / max(float(added.sum()), 1e-9)
     if left == 0:

@@ -22,7 +22,7 @@ from tracekit.steps.step_ends import with_cut_step
 from tracekit.store import Run
 from tracekit.thresholds.slowrank import LITTLE_SHARE, RANKS_SAMPLED
 from tracekit.timing.measured import Measured, StepRange, measure_run
-from tracekit.units import F64
+from tracekit.units import F64, I64
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,13 @@ class Case(Measured):
         line = self.mesh.pipeline(self.steps.ranks[row])
         return tuple(self.steps.row(rank) for rank in line if rank in self.steps.ranks)
 
+    def peers_of(self, row: int) -> I64:
+        """Return the rows of the ranks that the rank in `row` is compared with, and its own."""
+        return next(rows for rows in self.met.peers.groups if row in rows)
+
     def unsuspected(self, row: int, suspects: Sequence[int]) -> list[int]:
-        """The rows of the stage of `row` without `suspects`; all others of the stage where each is suspected."""
-        others = np.setdiff1d(self.stage_of(row), row)
+        """The rows of the peers of `row` without `suspects`; all other peers where each is suspected."""
+        others = np.setdiff1d(self.peers_of(row), row)
         free = np.setdiff1d(others, np.array(suspects, np.int64))
         found: list[int] = (free if len(free) else others).tolist()
         return found

@@ -80,7 +80,7 @@ def _mechanisms(case: Case, suspect: Suspect, blamed: set[int]) -> tuple[Mechani
 
 def _peers(case: Case, suspect: Suspect, blamed: set[int]) -> list[int]:
     """Rows of a sample of ranks with the same work that are not blamed."""
-    stage = case.stage_of(case.steps.row(suspect.rank))
+    stage = case.peers_of(case.steps.row(suspect.rank))
     return sampled([int(row) for row in stage if case.steps.ranks[row] not in blamed])
 
 

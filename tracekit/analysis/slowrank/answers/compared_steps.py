@@ -79,14 +79,14 @@ def slow_outside_steps(e: Evidence) -> Iterator[Gap]:
     if found.beside_peers:
         than, decide = "as its peers', but no longer inside these steps", _RECURS
     else:
-        than, decide = "as inside these steps, and no peer recorded these kernels", f"{_ALL_RANKS}; {_RECURS}"
+        than, decide = "as inside these steps, and no peer recorded these kernels", f"{ALL_RANKS}; {_RECURS}"
     what = f"{kernels} {found.factor:.2f} times as long {than}: the fault may come and go"
     candidate = suspect_of(case, found.row, Price.up_to(longer, longer), 0.0, GPU_COMPUTE, ())
     yield Gap(what, longer, decide, (candidate,))
 
 
 _RECURS: Final = "record more whole steps: a fault that comes and goes recurs in some"
-_ALL_RANKS: Final = "start and stop the profiler on all ranks at the same steps"
+ALL_RANKS: Final = "start and stop the profiler on all ranks at the same steps"
 
 
 def slow_outside(case: Case) -> SlowOutside | None:

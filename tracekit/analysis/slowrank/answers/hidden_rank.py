@@ -57,7 +57,7 @@ def with_most_of_it(case: Case, answer: Answer) -> Answer:
     tokens = case.met.tokens.lost_ns >= MIN_LOST_SHARE * case.step_ns
     if not answer.blames_data or answer.suspects or tokens:
         return answer
-    over = np.maximum(np.nan_to_num(case.steps.own - typical(case.steps.own, case.stages)), 0.0)
+    over = np.maximum(np.nan_to_num(case.steps.own - typical(case.steps.own, case.met.peers)), 0.0)
     compared = np.concatenate([s for s in case.stages if len(s) >= STEADY_LEAST] or [np.zeros(0, np.int64)])
     longest = sorted(compared.tolist(), key=lambda row: (-over[row].sum(), row))[:PEERS_SAMPLED]
     prices = [(_saved(case, row, over), row) for row in longest]

@@ -179,13 +179,15 @@ def _fell_behind(behind: F64, places: tuple[I64, I64, I64]) -> F64:
 
 
 def _instances(case: Case) -> tuple[I64, I64]:
-    """(operations of completely recorded collectives within one stage, by instance; where each instance begins)."""
+    """(operations of completely recorded collectives of peers alone, by instance; where each instance begins)."""
     ops, waits = case.ops, case.waits
     rows = np.flatnonzero((ops.instance >= 0) & case.analysed & ~case.in_message)
     rows = rows[waits.complete[ops.instance[rows]]]
     rows = rows[np.argsort(ops.instance[rows], kind="stable")]
-    stage = {rank: case.mesh.stage(rank) for rank in ops.ranks}
-    mine = np.array([stage[rank] for rank in ops.ranks], np.int64)[np.searchsorted(ops.ranks, ops.rank[rows])]
+    group = np.zeros(len(ops.ranks), np.int64)
+    for number, peers in enumerate(case.met.peers.groups):
+        group[peers] = number
+    mine = group[np.searchsorted(ops.ranks, ops.rank[rows])]
     _, place, size = np.unique(ops.instance[rows], return_inverse=True, return_counts=True)
     first = np.cumsum(size) - size
     apart = np.bincount(place, mine != mine[first][place], len(size)) > 0 if len(rows) else np.zeros(0, bool)

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.answers.compared_steps import slow_outside_steps, steps_are_unequal
+from tracekit.analysis.slowrank.answers.compared_steps import ALL_RANKS, slow_outside_steps, steps_are_unequal
 from tracekit.analysis.slowrank.answers.late_hosts import (
     host_launches_late,
     ranks_leave_late,
@@ -20,7 +20,6 @@ from tracekit.analysis.slowrank.evidence import Evidence, Gap
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     compared_little,
     more_steps,
-    quick_alone,
     unread,
     what_would_decide,
     whole_steps,
@@ -33,7 +32,7 @@ from tracekit.analysis.slowrank.gaps.lone_transfers import (
     prove_no_health,
     remedy,
 )
-from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
+from tracekit.analysis.slowrank.hypotheses.candidates import like_quick_ns, significant_rows
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import unexplained_ns
 from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_bounds
 from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_ranks, varies_ns
@@ -41,11 +40,7 @@ from tracekit.analysis.slowrank.hypotheses.moving_stalls import varied_ns
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, link_end, suspect_of
 from tracekit.analysis.slowrank.wording import fewest_traces, listed, ranks_in_words
-from tracekit.thresholds.slowrank import (
-    CLEAR_SHARE,
-    MIN_LOST_SHARE,
-    RANKS_LISTED,
-)
+from tracekit.thresholds.slowrank import CLEAR_SHARE, MIN_LOST_SHARE, RANKS_LISTED
 from tracekit.units import ms
 
 
@@ -106,8 +101,7 @@ def steps_were_left_out(e: Evidence) -> Iterator[Gap]:
         yield Gap(what, case.step_ns, whole_steps(case))
     if case.steps.partial:
         what = f"step {listed(case.steps.partial)} is left out: too few ranks recorded it whole"
-        to_decide = "start and stop the profiler on all ranks at the same steps"
-        yield Gap(what, case.step_ns, to_decide, decides=False)
+        yield Gap(what, case.step_ns, ALL_RANKS, decides=False)
     if len(case.steps.numbers) == 1:
         most = float(np.nan_to_num(case.found.mean).max(initial=0.0))
         what = "one step was compared: it cannot separate a slow rank from chance"
@@ -238,17 +232,25 @@ _REPEAT: Final = (
 )
 
 
-def one_rank_is_quick(e: Evidence) -> Iterator[Gap]:
-    """One rank works shorter than all its peers, which work alike: it has less to do, or all of them are slow."""
-    case = e.case
-    for row, saved in quick_alone(case):
-        peers = np.setdiff1d(case.stage_of(row), row).tolist()
-        what = (
-            f"rank {case.steps.ranks[row]} works {ms(-case.found.mean[row]):.1f} ms a step shorter than its "
-            f"{len(peers)} peers, which work alike: it has less to do, or all of them are slow"
-        )
-        slow = (suspect_of(case, r, Price.up_to(saved), 0.0, "unknown", ()) for r in peers[:RANKS_LISTED])
-        yield Gap(what, saved, _REPEAT, tuple(slow))
+def few_ranks_are_quick(e: Evidence) -> Iterator[Gap]:
+    """Few ranks work shorter than all their peers: by less work, which is no doubt, or all others are slow."""
+    case, quick = e.case, [one for one in e.case.met.peers.quick if one.work != "equal"]
+    for one in quick:
+        unknown = [other for other in quick if other.work == one.work == "unknown"]
+        saved = like_quick_ns(case, unknown or [one])
+        ranks = ranks_in_words([case.steps.ranks[row] for row in one.rows])
+        shorter = ms(float(np.nanmean(case.steps.own[one.others]) - np.nanmean(case.steps.own[one.rows])))
+        what = f"{ranks} work {shorter:.1f} ms a step shorter than the {len(one.others)} others of the stage"
+        what += ": less to do, or all the others are slow" if unknown else ", with fewer or smaller kernels"
+        rows = one.others[:RANKS_LISTED].tolist() if unknown else ()
+        slow = tuple(suspect_of(case, row, Price.up_to(saved), 0.0, "unknown", ()) for row in rows)
+        yield Gap(what, saved, _SIZES, slow, decides=bool(unknown))
+
+
+_SIZES: Final = (
+    "record all kernels with their grids, or the shapes of operators (record_shapes=True): they show whether the work "
+    f"is equal; or {_REPEAT}"
+)
 
 
 GAPS: Final[tuple[Callable[[Evidence], Iterator[Gap]], ...]] = (
@@ -268,7 +270,7 @@ GAPS: Final[tuple[Callable[[Evidence], Iterator[Gap]], ...]] = (
     data_may_cost,
     work_varies,
     lone_ranks_vary,
-    one_rank_is_quick,
+    few_ranks_are_quick,
 )
 
 

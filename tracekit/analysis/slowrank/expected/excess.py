@@ -10,6 +10,7 @@ from functools import cache
 
 import numpy as np
 
+from tracekit.analysis.slowrank.expected.equal_work import Peers
 from tracekit.causes import BY_SPANS
 from tracekit.findings import Cause
 from tracekit.step_graph.statistics import (
@@ -40,16 +41,16 @@ from tracekit.timing.measured import Measured, Rows
 from tracekit.units import F64, I64, Mask
 
 
-def typical(own: F64, groups: Rows) -> F64:
+def typical(own: F64, peers: Peers) -> F64:
     """The own time of each rank and step if the rank works like the median of its peers; its own where it has none.
 
-    `own` and the result are ranks × steps, ns; `groups` are the rows of ranks that do the same work.
+    `own` and the result are ranks × steps, ns.
     """
-    peers = usual_of_others(own, groups)
-    return np.where(np.isfinite(peers), peers, own)
+    usual = usual_of_others(own, peers.groups, peers.usual)
+    return np.where(np.isfinite(usual), usual, own)
 
 
-def rank_excess(run: Measured, own: F64) -> Excess:
+def rank_excess(run: Measured, own: F64, peers: Peers) -> Excess:
     """The own-time excess of every rank over its peers; its significance over steps, or over collectives of one step.
 
     `own` are own times (ranks × steps, ns), less known confounders. An excess that one step alone explains is an
@@ -57,10 +58,10 @@ def rank_excess(run: Measured, own: F64) -> Excess:
     """
     steps = run.steps
     floor = NOISE_FLOOR * float(np.nanmedian(steps.wall))
-    found = excess(own, run.stages, floor)
+    found = excess(own, peers.groups, floor, usual=peers.usual)
     if len(steps.numbers) > 1:
         if (named := named_stalls(run, own, found.value)) is not None:
-            found = excess(own, run.stages, floor, named)
+            found = excess(own, peers.groups, floor, named, usual=peers.usual)
         lasting = recurs(found.value, run.step_ns)
         once = throttled(run, found, lasting)
         lasting[list(once)] = True

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tracekit.analysis.slowrank.expected.contention import spun_longer, stretched
+from tracekit.analysis.slowrank.expected.equal_work import Peers, peers_of_work
 from tracekit.analysis.slowrank.expected.excess import rank_excess, recurs
 from tracekit.step_graph.statistics import MAD_TO_SIGMA, Excess, excess, spread, usual_of_others
 from tracekit.steps.dealt_tokens import Dealt, dealt_tokens
@@ -32,6 +33,7 @@ class Circumstances:
     chance: F64  # what differs by chance on ranks that the other part of own time shows to be slow
     of_role: I64  # rows of ranks with such a role
     spun: F64  # total time that communication adds to kernels; NaN where unknown
+    peers: Peers  # the ranks that are compared with each other
     by_compute: tuple[int, ...] = ()  # the rows that compute alone shows to be slow
     by_idle: tuple[int, ...] = ()  # the rows that time without compute alone shows to be slow
     computing: Excess | None = None  # compute beyond the peers', where `by_compute` or `by_idle` has rows
@@ -60,15 +62,16 @@ def circumstances(run: Measured, *, of_table: bool) -> Circumstances:
     """The confounders of each rank; none for an operation table, which shows neither tokens nor overlap."""
     none = np.zeros(run.steps.own.shape)
     no_rows = np.zeros(0, np.int64)
+    peers = peers_of_work(run, of_table=of_table)
     if of_table:
-        return Circumstances(Dealt(none, none, 0.0), none, none, none, no_rows, none * np.nan)
+        return Circumstances(Dealt(none, none, 0.0), none, none, none, no_rows, none * np.nan, peers)
     tokens = dealt_tokens(run.ops, run.steps, run.stages)
-    plain = Circumstances(tokens, none, none, none, no_rows, spun_longer(run))
+    plain = Circumstances(tokens, none, none, none, no_rows, spun_longer(run), peers)
     if not run.on_gpus:  # CPUs do not show compute apart from host work
         longer = _significant(run, alike_excess(run, plain))
         return _of_pace(run, replace(plain, beside=_beside(run, plain, np.flatnonzero(longer).tolist())))
     computed = run.computed
-    rows, role = role_gaps(run, computed)
+    rows, role = role_gaps(run, computed, peers)
     return _of_parts(run, replace(plain, role=role, of_role=rows), computed)
 
 
@@ -106,7 +109,7 @@ def alike_excess(run: Measured, met: Circumstances) -> Excess:
     Ranks of a role differ by what they load as well, so their own noise scales their z. Ranks that one
     part of own time shows to be slow get the excess of that part.
     """
-    found = rank_excess(run, run.steps.own - met.told)
+    found = rank_excess(run, run.steps.own - met.told, met.peers)
     z, mean, value = found.z.copy(), found.mean.copy(), found.value.copy()
     if len(met.of_role):
         z[met.of_role] *= found.sigma / max(found.sigma, noise_of(value[met.of_role]))
@@ -128,7 +131,8 @@ def _computes_longer(run: Measured, met: Circumstances, computed: F64) -> tuple[
     Gaps much shorter than the peers' are not chance: the host of a slow device runs ahead of it, so the device makes up
     for its kernels where others are idle. Gaps that are clearly longer are not chance either.
     """
-    return _alone(run, computed - met.tokens.beyond - met.beside, run.steps.own - computed - met.role)
+    parts = computed - met.tokens.beyond - met.beside, run.steps.own - computed - met.role
+    return _alone(run, *parts, met.peers)
 
 
 def _idles_longer(run: Measured, met: Circumstances, computed: F64) -> tuple[Excess, Mask]:
@@ -137,20 +141,21 @@ def _idles_longer(run: Measured, met: Circumstances, computed: F64) -> tuple[Exc
     Uneven data lengthens kernels of changing ranks, which hides a host that pauses in every step. Ranks idle unlike by
     design, so that a fault must exceed by far what they differ by, and none is found on a rank that loads for others.
     """
-    found, apart = _alone(run, run.steps.own - computed - met.role, computed - met.tokens.beyond - met.beside)
+    parts = run.steps.own - computed - met.role, computed - met.tokens.beyond - met.beside
+    found, apart = _alone(run, *parts, met.peers)
     apart &= np.nan_to_num(found.mean) > Z_LIMIT * spread(found.mean)
     apart[met.of_role] = False
     return found, apart
 
 
-def _alone(run: Measured, part: F64, rest: F64) -> tuple[Excess, Mask]:
+def _alone(run: Measured, part: F64, rest: F64, peers: Peers) -> tuple[Excess, Mask]:
     """The excess of `part` of own time (ranks × steps, ns), and whether it alone makes each row slow."""
     floor = NOISE_FLOOR * float(np.nanmedian(run.steps.wall))
-    found = excess(part, run.stages, floor)
+    found = excess(part, peers.groups, floor, usual=peers.usual)
     many = len(run.steps.numbers)
     if many < 2:
         return found, np.zeros(len(run.steps.ranks), bool)
-    still = excess(rest, run.stages, floor)
+    still = excess(rest, peers.groups, floor, usual=peers.usual)
     own_noise = np.nanstd(np.where(np.isfinite(still.value), still.value, 0.0), axis=1, ddof=1)
     apart = _significant(run, replace(found, limit=Z_LIMIT)) & recurs(found.value, run.step_ns)
     usual = _spread_elsewhere(run, still.mean, apart)
@@ -176,7 +181,7 @@ def _of_one_part(
     if not (by_compute | by_idle).any():
         return met
     beyond = run.steps.own - met.told
-    beyond = beyond - usual_of_others(beyond, run.stages)
+    beyond = beyond - usual_of_others(beyond, met.peers.groups, met.peers.usual)
     part = np.where(by_idle[:, None], idling.value, computing.value)
     chance = np.where((by_compute | by_idle)[:, None], np.nan_to_num(beyond - part), 0.0)
     return replace(
@@ -208,7 +213,7 @@ def _beside(run: Measured, met: Circumstances, rows: list[int]) -> F64:
     return found
 
 
-def role_gaps(run: Measured, computed: F64) -> tuple[I64, F64]:
+def role_gaps(run: Measured, computed: F64, peers: Peers) -> tuple[I64, F64]:
     """Return the rows of the ranks with such a role, and the idle time that it explains, ranks × steps, ns.
 
     `computed` is the compute of each rank in each step, ns. The second value is 0 where no role shows. Each rank gets
@@ -219,7 +224,7 @@ def role_gaps(run: Measured, computed: F64) -> tuple[I64, F64]:
     if not run.mesh.roles or len(run.steps.numbers) < 2:
         return no_role
     floor = NOISE_FLOOR * float(np.nanmedian(run.steps.wall))
-    still = excess(run.steps.own - computed, run.stages, floor)
+    still = excess(run.steps.own - computed, peers.groups, floor, usual=peers.usual)
     rows = _role(run, still)
     if not len(rows):
         return no_role

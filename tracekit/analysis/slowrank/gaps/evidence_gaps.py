@@ -23,7 +23,7 @@ from tracekit.analysis.slowrank.wording import fewest_traces
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.step_graph.replay import StepModel
-from tracekit.step_graph.statistics import NORMAL_95, confidence, lower_level
+from tracekit.step_graph.statistics import NORMAL_95, confidence
 from tracekit.step_graph.table_model import TableModel
 from tracekit.steps.medians import of_rows
 from tracekit.thresholds.slowrank import (
@@ -142,20 +142,6 @@ def tokens_may_explain(case: Case, row: int) -> bool:
     computing = of_rows(np.nanmean, case.computed[stage])
     mine = stage == row
     return float(computing[mine][0] - np.nanmedian(computing[~mine])) > most
-
-
-def quick_alone(case: Case) -> list[tuple[int, float]]:
-    """Return each row that works shorter than all its peers, and what a step saves if these work like it, ns."""
-    own, found = case.steps.own - case.met.told, []
-    for stage in case.stages:
-        row = stage[lower_level(own[stage])]
-        if len(row) == 1 < len(stage):
-            target, peers = case.steps.own.copy(), np.setdiff1d(stage, row)
-            target[peers] -= np.fmax(own[peers] - own[row], 0.0)
-            usual = case.model.usual(dict.fromkeys(peers.tolist(), row))
-            saved = bounded(case, peers, case.model.recorded_ns - case.model.step_ns(target, usual=usual))
-            found.append((int(row[0]), saved))
-    return found
 
 
 def in_the_only_step(case: Case) -> Undecided | None:

@@ -201,7 +201,9 @@ def _computes_longer(case: Case, found: OneStep) -> bool:
     if not case.ops.per_rank[case.steps.ranks[found.row]].on_gpu:
         return False
     computed = case.computed
-    over = (computed - usual_of_others(computed, case.stages))[found.row, found.column]
+    over = (computed - usual_of_others(computed, case.met.peers.groups, case.met.peers.usual))[
+        found.row, found.column
+    ]
     return bool(over >= MAJORITY * case.found.value[found.row, found.column])
 
 

@@ -4,13 +4,14 @@ Only ranks with a significant excess are considered. The step model then prices 
 nothing and are not named.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.contention import relieved
+from tracekit.analysis.slowrank.expected.equal_work import Peers, QuickRanks
 from tracekit.analysis.slowrank.expected.excess import typical
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
 from tracekit.intervals import covered_until, subtract
@@ -22,7 +23,6 @@ from tracekit.step_graph.waiting_parts import WaitingParts
 from tracekit.steps.medians import median_by_column
 from tracekit.steps.steps import inside_each, tails_of
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, CLEAR_SHARE, CLEARLY_MORE, MAJORITY, MINOR
-from tracekit.timing.measured import Rows
 from tracekit.units import F64, I64
 
 
@@ -74,7 +74,7 @@ def typical_without(case: Case, rows: I64) -> F64:
     Communication that waits for `rows` no longer lengthens the kernels of the other ranks.
     """
     extra = case.met.told
-    own = np.fmin(case.steps.own, _typical_without(case.steps.own - extra, case.stages, rows) + extra)
+    own = np.fmin(case.steps.own, _typical_without(case.steps.own - extra, case.met.peers, rows) + extra)
     return np.maximum(relieved(case.met.spun, own, case.stages, _in_line(case, rows)), 0.0)
 
 
@@ -127,17 +127,34 @@ def bound_by_hosts(case: Case, rows: I64) -> bool:
     return bounded(case, rows, saved) < saved
 
 
-def _typical_without(own: F64, groups: Rows, rows: I64) -> F64:
-    """`typical_without` for any own times, with ranks of the same work in `groups`."""
+def _typical_without(own: F64, peers: Peers, rows: I64) -> F64:
+    """`typical_without` for any own times."""
     target = own.copy()
-    for group in groups:
+    for group in peers.groups:
         mine = np.intersect1d(group, rows)
         others = np.setdiff1d(group, rows)
         if len(mine) and len(others):
             target[mine] = np.fmin(target[mine], median_by_column(own[others])[None, :])
         elif len(mine):
-            target[mine] = np.fmin(target[mine], typical(own, groups)[mine])
+            target[mine] = np.fmin(target[mine], typical(own, peers)[mine])
     return target
+
+
+def like_quick_ns(case: Case, quick: Sequence[QuickRanks]) -> float:
+    """Return what a step saves if the other ranks of their stages work like the `quick` ones, ns.
+
+    Ranks that are slow beside their peers are cured as well, because all of them may be late together.
+    """
+    own, rows = case.steps.own - case.met.told, significant_rows(case, CANDIDATE_SHARE)
+    target = typical_without(case, rows)
+    peers: dict[int, I64] = {}
+    for one in quick:
+        beyond = np.fmax(own[one.others] - median_by_column(own[one.rows]), 0.0)
+        target[one.others] = np.fmin(target[one.others], case.steps.own[one.others] - beyond)
+        peers |= dict.fromkeys(one.others.tolist(), one.rows)
+    usual = {**usual_of(case, rows), **case.model.usual(peers)}
+    saved = case.model.recorded_ns - case.model.step_ns(target, usual=usual)
+    return bounded(case, np.union1d(rows, np.array(list(peers), np.int64)), saved)
 
 
 def those_that_cost(case: Case, rows: I64, model: StepModel | TableModel | None = None) -> Hypothesis | None:
@@ -212,7 +229,7 @@ def _usual_of(case: Case, rows: I64) -> Usual:
 def _peers(case: Case, rows: I64) -> dict[int, I64]:
     """The unsuspected ranks of the same work for each of `rows`; all others of the stage where all are suspected."""
     peers = {}
-    for group in case.stages:
+    for group in case.met.peers.groups:
         others = np.setdiff1d(group, rows)
         for row in np.intersect1d(group, rows):
             mine = others if len(others) else np.setdiff1d(group, row)

@@ -43,7 +43,7 @@ def _usual(case: Case, rows: I64) -> I64:
     needs, stages = case.host_needs, case.stages
     known = np.flatnonzero(np.isfinite(needs).any(axis=1))
     unsuspected = [np.intersect1d(np.setdiff1d(stage, rows), known) for stage in stages]
-    found = excess(needs, unsuspected, 0.0, case.found.named)
+    found = excess(needs, unsuspected, 0.0, case.found.named, usual=case.met.peers.usual)
     chance = max(spread(found.mean), found.sigma / np.sqrt(needs.shape[1]))
     usual = []
     for stage, others in zip(stages, unsuspected, strict=True):

@@ -225,7 +225,7 @@ def _at_begins(case: Case, row: int) -> F64:
 
 def _significance(case: Case, spent: F64, row: int) -> float:
     """The standard errors by which the rank in `row` spends more time (ranks × steps, ns) than the others."""
-    found = excess(spent, [np.arange(len(spent))], NOISE_FLOOR * case.step_ns, peers=median_of_others)
+    found = excess(spent, [np.arange(len(spent))], NOISE_FLOOR * case.step_ns)
     return float(np.nan_to_num(found.z[row]))
 
 

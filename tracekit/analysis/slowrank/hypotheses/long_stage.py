@@ -20,7 +20,7 @@ from tracekit.analysis.slowrank.hypotheses.excess_parts import paused_hosts
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns, without_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, launches_alike
 from tracekit.analysis.slowrank.price import Price, saved_by
-from tracekit.step_graph.statistics import Excess, confidence, excess, median_of_others
+from tracekit.step_graph.statistics import NO_ROWS, Excess, confidence, excess, median_of_others
 from tracekit.steps.host_need import launch_pace
 from tracekit.steps.medians import median_by_column
 from tracekit.thresholds.slowrank import (
@@ -156,7 +156,7 @@ def _idle(case: Case, stage: LongStage) -> LongStage:
 
 def _beyond(levels: F64, case: Case) -> Excess:
     """The excess of stages, with levels that differ by design, over the median of the others."""
-    return excess(levels, [np.arange(len(levels))], NOISE_FLOOR * case.step_ns, peers=median_of_others)
+    return excess(levels, [np.arange(len(levels))], NOISE_FLOOR * case.step_ns)
 
 
 def _longest(case: Case, spent: F64, *, proven: bool = True) -> list[_Longer]:
@@ -198,8 +198,9 @@ def _place(case: Case, rows: I64) -> int:
 
 
 def _seen(case: Case) -> list[I64]:
-    """The rows of Steps of each recorded stage."""
-    return [g for g in case.stages if len(g)]
+    """The rows of Steps of each recorded stage, without quick ranks, which are not long with it."""
+    quick = [one.rows for one in case.met.peers.quick if one.work != "equal"]
+    return [np.setdiff1d(g, np.concatenate([NO_ROWS, *quick])) for g in case.stages if len(g)]
 
 
 def _levels(case: Case, spent: F64) -> F64:

@@ -124,7 +124,7 @@ def _not_idle(case: Case) -> F64:
     With that, the rank would be the quickest of its peers, and all others late.
     """
     gaps = case.steps.own - case.computed
-    idle = np.nan_to_num(gaps - usual_of_others(gaps, case.stages))
+    idle = np.nan_to_num(gaps - usual_of_others(gaps, case.met.peers.groups, case.met.peers.usual))
     return np.asarray(np.maximum(case.met.role - np.maximum(idle, 0.0), 0.0), np.float64)
 
 
@@ -220,7 +220,7 @@ def cause_of(case: Case, found: MovingStalls) -> Cause:
     if (named := filled_by_spans(case, rows, stalled, MAJORITY)) is not None:
         return named
     computed = case.computed
-    longer = (computed - usual_of_others(computed, case.stages))[rows]
+    longer = (computed - usual_of_others(computed, case.met.peers.groups, case.met.peers.usual))[rows]
     if np.clip(longer, 0.0, stalled).sum() >= NEARLY_ALL * stalled.sum():
         return GPU_COMPUTE if _stays_on_its_stage(case, found) else "unknown"
     host = np.array([_host_gaps(case, row) for row in rows])

@@ -35,9 +35,8 @@ def features_of(case: Case, row: int) -> Features | None:
 
 
 def peers_of(case: Case, row: int, suspects: Sequence[int], *, other_stages: bool = False) -> list[Features]:
-    """The features of a sample of unsuspected ranks in the stage of `row`, or in any stage."""
-    stage = case.stage_of(row)
-    pool = np.arange(len(case.steps.ranks)) if other_stages else stage
+    """The features of a sample of unsuspected peers of `row`, or of ranks in any stage."""
+    pool = np.arange(len(case.steps.ranks)) if other_stages else case.peers_of(row)
     rows = [int(r) for r in pool if r not in suspects and np.isfinite(case.steps.own[r]).any()]
     return [f for r in sampled(rows) if (f := features_of(case, r)) is not None]
 
