@@ -51,7 +51,7 @@ def test_named_file_goes_before_that_of_folder(given, tmp_path, monkeypatch):
         ("[tracekit.slowrank]\nstep = '1'\n", "[tracekit.slowrank] has no 'step'; did you mean 'steps'?"),
         (
             "[tracekit.slowrank]\nzzz = '1'\n",
-            "has no 'zzz'; choose from address, engine, explain, fail-on, hosts, html",
+            "has no 'zzz'; choose from address, engine, explain, fail-on, hardware, hosts",
         ),
         ("[tracekit.slow-rank]\nsteps = '1'\n", "[tracekit] has no 'slow-rank'; did you mean 'slowrank'?"),
         ("[slowrank]\nsteps = '1'\n", "has no 'slowrank'; choose from numerics, reftrain, tracekit"),

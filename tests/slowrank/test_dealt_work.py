@@ -6,8 +6,8 @@ import pytest
 from tests.slowrank.events import Timeline, write_run
 from tracekit.analysis.slowrank.analyse import _answered, analyse
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.decision.work_gaps import varied_ns
 from tracekit.analysis.slowrank.hypotheses.dealt_price import Dealt, dealt_bounds
-from tracekit.analysis.slowrank.hypotheses.moving_stalls import varied_ns
 from tracekit.findings import Coverage
 
 TENSOR, REPLICAS, STEPS, BATCHES = 2, 4, 4, 4
@@ -127,7 +127,7 @@ def test_one_long_part_varies_by_accident(tmp_path):
 def test_uneven_data_unmatched_are_no_health(tmp_path, monkeypatch, matched, verdict):
     """Waits that were not matched may be for uneven data: a tenth of a step between the two prices."""
     bounds = Dealt(0.0, 1e6)
-    monkeypatch.setattr("tracekit.analysis.slowrank.decision.gaps.dealt_bounds", lambda _case: bounds)
+    monkeypatch.setattr("tracekit.analysis.slowrank.decision.work_gaps.dealt_bounds", lambda _case: bounds)
     monkeypatch.setattr(Case, "coverage", Coverage(matched, {}))
     finding = analyse(trained(tmp_path, lambda *_: 1.0, 0.01))
     assert finding.verdict == verdict

@@ -91,6 +91,33 @@ def test_ranks_that_were_slow_twice_are_not_named(tmp_path, kind):
     assert (found.verdict, found.suspects) == ("imbalance", ())
 
 
+def at_random(random):
+    """Delays of no usual length, often none."""
+    return max(random.exponential(1.5) - 0.7, 0.0)
+
+
+@pytest.mark.parametrize("world", [2, 8])
+@pytest.mark.parametrize("kind", ["loader", "collector"])
+def test_delays_that_spans_name_are_no_noise(tmp_path, kind, world):
+    always = dict.fromkeys(range(12), range(world))
+    found, share = answer(tmp_path, world, always, kind, us=4000.0, steps=12, varied=at_random)
+    assert (found.verdict, found.cause, found.suspects) == ("imbalance", CAUSES[kind], ())
+    assert saved(found) == pytest.approx(share, abs=0.08)
+
+
+def test_one_loader_late_at_random_is_named(tmp_path):
+    found, _ = answer(tmp_path, 8, {step: [3] for step in range(12)}, "loader", steps=12, varied=at_random)
+    assert (found.verdict, found.cause, [s.rank for s in found.suspects]) == ("slow_rank", "dataloader", [3])
+
+
+def test_delays_beyond_any_noise_are_not_healthy(tmp_path):
+    always = dict.fromkeys(range(12), range(8))
+    more = {"us": 3000.0, "steps": 12, "seed": 1, "varied": lambda random: random.exponential()}
+    found, _ = answer(tmp_path, 8, always, "pause", **more)
+    assert (found.verdict, found.suspects) == ("inconclusive", ())
+    assert "far more than noise usually costs" in found.reason
+
+
 @pytest.mark.parametrize("share", [0, 1, 4, 7])
 def test_noise_does_not_grow_by_delays(share):
     random = np.random.default_rng(3)

@@ -27,10 +27,11 @@ def delayed(
     jitter: float = 0.02,
     pause_us: float = PAUSE_US,
     length: Callable[[int], float] = lambda _step: 1.0,
+    varied: Callable[[np.random.Generator], float] = lambda random: random.uniform(0.9, 1.1),
 ) -> tuple[Run, float]:
     """(the run, the mean step in µs) of data parallel ranks, which reduce behind each of some layers.
 
-    `struck` ranks are late by `us`, a tenth more or less: they pause, within a span where `kind` is of `SPANS`, run a
+    `struck` ranks are late by `us`, `varied`: they pause, within a span where `kind` is of `SPANS`, run a
     long kernel (`kernel`), or all kernels are longer (`device`). Each kernel varies by `jitter`, hosts by pauses of
     `pause_us`; `length`: the factor of a step's kernels on all ranks.
     """
@@ -38,7 +39,7 @@ def delayed(
     for step in range(steps):
         begins, slower = [line.at for line in lines], dict.fromkeys(range(world), length(step))
         for line in lines:
-            late = us * random.uniform(0.9, 1.1) if line.rank in struck.get(step, ()) else 0.0
+            late = us * varied(random) if line.rank in struck.get(step, ()) else 0.0
             if kind == "device":
                 slower[line.rank] *= 1.0 + late / (LAYERS * LAYER_US)
             elif kind == "kernel" and late:

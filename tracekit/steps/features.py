@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tracekit.intervals import Intervals, subtract, union
+from tracekit.intervals import Intervals, intersect, subtract, union
 from tracekit.matching.match import Operations
 from tracekit.rank_events.compute import COMM_KERNEL, DEVICE_WORK, NOT_COMPUTE, communicates
 from tracekit.rank_events.event_columns import Values, ints, matches, truth
@@ -31,6 +31,7 @@ COLLECTOR = re.compile(r"^(python )?gc\b|garbage|^<built-in function collect>$",
 
 ALLOCATOR = re.compile(r"^(cuda|hip)(Malloc|Free|HostAlloc|MallocAsync|FreeAsync)", re.IGNORECASE)
 """Calls that allocate or free memory of the device, which wait for it."""
+_STALLS: Final = {"loader": LOADER, "collector": COLLECTOR, "allocator": ALLOCATOR}
 ATTENTION = re.compile(r"attention|attn|sdpa|flash|fmha|softmax", re.IGNORECASE)
 MATMUL = re.compile(
     rf"^(?!.*(?:{ATTENTION.pattern})).*(?:gemm|cutlass|cublas|nvjet|::mm\b|addmm|bmm|matmul|linear|xmma|wgmma)",
@@ -97,6 +98,9 @@ class Features:
     operators: Mapping[str, Operators] = field(default_factory=dict)  # of the host by name, over all steps
     work: Mapping[str, Work] = field(default_factory=dict)  # by name, without communication
     peer_copies: float = 0.0  # between devices
+    stalls_by_step: Mapping[str, tuple[float, ...]] = field(
+        default_factory=dict
+    )  # loader, collector, allocator
 
 
 def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Features | None:
@@ -128,16 +132,16 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
 
     still = idle if source.on_gpu else windows  # beside work of a device a span of the host costs nothing
     gaps = np.sort(idle[1] - idle[0])[::-1]
-    busy = _within(subtract(source.computed, exposed), windows) / n
-    operators = operator_times(events, cat == "cpu_op", each, _NEVER if source.on_gpu else exposed)
     return Features(
         rank, source.on_gpu, float(np.mean(steps.own[row, columns])),
-        busy, float(gaps.sum()) / n, gaps,
+        _within(subtract(source.computed, exposed), windows) / n, float(gaps.sum()) / n, gaps,
         spent(ATTENTION, computing), spent(MATMUL, computing), spent(COPIES, computing), spent(LOADER, host, still),
         spent(COLLECTOR, host, still), spent(ALLOCATOR, host, still), _begun(start[computing], windows) / n,
         inside_each(subtract(source.computed, exposed), each), inside_each(named(ATTENTION, computing), each),
-        len(columns), operators, _work(events, computing & ~_talks(events, cat, on_gpu=source.on_gpu), windows, n),
+        len(columns), operator_times(events, cat == "cpu_op", each, _NEVER if source.on_gpu else exposed),
+        _work(events, computing & ~_talks(events, cat, on_gpu=source.on_gpu), windows, n),
         spent(PEER_COPIES, computing),
+        {part: inside_each(intersect(named(p, host), still), each) for part, p in _STALLS.items()},
     )  # fmt: skip
 
 

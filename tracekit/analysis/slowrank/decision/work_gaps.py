@@ -1,21 +1,28 @@
-"""Gaps of work: it varies between ranks or steps, and nothing that was recorded explains why."""
+"""Gaps of work: it varies between ranks or steps, and nothing that was recorded explains why.
+
+In any job noise makes one of many ranks the longest. Chance lengthens single operations, and averages out over a part
+of a step. Where whole parts are longer, on changing ranks, there is a cause, although none was found.
+"""
 
 from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 
+from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence, Gap
 from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps, what_would_decide, why_open
 from tracekit.analysis.slowrank.hypotheses.candidates import like_quick_ns
-from tracekit.analysis.slowrank.hypotheses.data_imbalance import unexplained_ns
+from tracekit.analysis.slowrank.hypotheses.data_imbalance import dispersion, unexplained_ns
 from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_bounds
 from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_ranks, varies_ns
-from tracekit.analysis.slowrank.hypotheses.moving_stalls import varied_ns
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import suspect_of
 from tracekit.analysis.slowrank.wording import ranks_in_words
-from tracekit.thresholds.slowrank import CLEAR_SHARE, RANKS_LISTED
+from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
+from tracekit.step_graph.statistics import spread
+from tracekit.thresholds.slowrank import CLEAR_SHARE, MINOR, RANKS_LISTED, UNEVEN_RATIO, Z_LIMIT
+from tracekit.timing.measured import Rows
 from tracekit.units import ms
 
 
@@ -35,12 +42,14 @@ def table_is_unexplained(e: Evidence) -> Iterator[Gap]:
 
 
 def work_varies(e: Evidence) -> Iterator[Gap]:
-    """Work varies between ranks by more than chance, and nothing that was recorded explains it."""
+    """Work varies between ranks by more than chance, or costs far more, and nothing that was recorded explains it."""
     case, lost = e.case, varied_ns(e.case)
+    why = "more than chance explains: whole parts of steps are longer"
+    if not lost and (lost := _beyond_noise_ns(e)):
+        why = "which is far more than noise usually costs: parts of steps are longer"
     what = (
-        f"typical work on all ranks would save {ms(lost):.1f} ms of {ms(case.step_ns):.1f} ms a step more than chance "
-        "explains: whole parts of steps are longer, on a different rank each time, and the recording does not show the "
-        "cause"
+        f"typical work on all ranks would save {ms(lost):.1f} ms of {ms(case.step_ns):.1f} ms a step, {why}, on a "
+        "different rank each time, and the recording does not show the cause"
     )
     decide = (
         f"{more_steps(case)}, with all ranks that work on the same data: uneven data makes all of them slower "
@@ -109,3 +118,57 @@ _SIZES: Final = (
     "record all kernels with their grids, or the shapes of operators (record_shapes=True): they show whether the work "
     f"is equal; or {_REPEAT}"
 )
+
+
+def _beyond_noise_ns(e: Evidence) -> float:
+    """What a step saves if ranks take their peers' median time in each part of each step, ns; 0 for a minor share.
+
+    Delays of single operations look like noise, however long they are: their cost shows that they are not. The one slow
+    step of a rank is an accident.
+    """
+    case = e.case
+    if case.timeline is None or not case.on_gpus:
+        return 0.0
+    lost = case.model.recorded_ns - case.model.levelled_ns(case.met.peers.groups) - case.residual_ns
+    lost -= e.once.gain if e.once is not None else 0.0
+    return lost if lost >= MINOR * case.step_ns else 0.0
+
+
+def varied_ns(case: Case) -> float:
+    """The time that a step saves if only chance varies between ranks that do the same work, ns; 0 if only it does.
+
+    The model's error is subtracted, and single outlying parts are left out as accidents. Returns 0 for ranks on CPUs,
+    because their threads get unequal shares of a processor.
+    """
+    model = case.timeline
+    if model is None or not case.on_gpus:
+        return 0.0
+    ratio = dispersion(case).ratio
+    if ratio <= UNEVEN_RATIO:
+        return 0.0
+    cuts: dict[tuple[int, int], Cuts] = {}
+    for n, (_, lines) in enumerate(model.runs):
+        cuts |= {(n, row): found for row, found in _by_chance(lines, case.stages, ratio).items()}
+    return max(model.recorded_ns - model.rescaled_ns(cuts) - case.residual_ns, 0.0)
+
+
+def _by_chance(lines: tuple[RankTimeline, ...], stages: Rows, ratio: float) -> dict[int, Cuts]:
+    """Row → (cuts of own time, a factor for each part) after which parts vary only as much as chance explains.
+
+    Chance makes up 1 / `ratio` of the variance of whole parts.
+    """
+    by_row = {line.row: line for line in lines}
+    found: dict[int, Cuts] = {}
+    for stage in stages:
+        rows = [row for row in stage.tolist() if row in by_row]
+        if len(rows) < 2:
+            continue
+        took = np.stack([np.diff(by_row[row].blocks) for row in rows])
+        usual = np.median(took, axis=0)
+        lasting = (took - usual).sum(axis=1, keepdims=True) / max(float(usual.sum()), 1.0)
+        off = took - usual * (1.0 + lasting)
+        whim = np.abs(off) > Z_LIMIT * spread(off)
+        wanted = took - np.where(whim, 0.0, off) * (1.0 - np.sqrt(1.0 / ratio))
+        factor = np.maximum(wanted, 0.0) / np.maximum(took, 1.0)
+        found |= {row: (by_row[row].blocks, f) for row, f in zip(rows, factor, strict=True)}
+    return found

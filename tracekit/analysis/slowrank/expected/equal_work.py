@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from tracekit.analysis.slowrank.expected.nodes import whole_part
 from tracekit.step_graph.statistics import NO_ROWS, lower_level
 from tracekit.steps.features import NO_WORK, Work, read_features
 from tracekit.steps.host_need import products_in_steps
@@ -48,15 +49,18 @@ class Peers:
 def peers_of_work(run: Measured, *, of_table: bool) -> Peers:
     """Return the ranks that do equal work; a table shows no kernels, so that it shows no work of quick ranks either.
 
+    Where the others are all ranks of one host, that host is slow unless their work is known to be more.
     Raises InputError where the events of a rank cannot be read.
     """
     groups, usual, quick = [], [NO_ROWS], []
     for stage in run.stages:
         low, high = _two_levels(run, stage, of_table=of_table)
-        if few := 0 < len(low) <= len(high):
+        apart = False
+        if 0 < len(low) <= len(high):
             work: Amount = "unknown" if of_table else _work_of(run, low, high)
-            quick.append(QuickRanks(low, high, work))
-        apart = few and quick[-1].work != "equal"
+            if work != "unknown" or not whole_part(run, [run.steps.ranks[row] for row in high.tolist()]):
+                quick.append(QuickRanks(low, high, work))
+                apart = work != "equal"
         groups += [low, np.setdiff1d(stage, low)] if apart else [stage]
         usual += [] if apart else [low]
     return Peers(groups, np.concatenate(usual), tuple(quick))

@@ -7,9 +7,6 @@ step saves without all these stalls.
 
 A device that throttles now on this rank and now on that one has the same form in compute: each rank is slow in one
 step, which would be an accident, but accidents that hit step after step are what the job loses.
-
-In any job noise makes one of many ranks the longest. Chance lengthens single operations, and averages out over a part
-of a step. Where whole parts are longer, on changing ranks, there is a cause, although none was found.
 """
 
 from collections.abc import Sequence
@@ -20,13 +17,12 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.excess import filled_by_spans, outliers, scattered
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, likely_saved_ns, those_that_cost
-from tracekit.analysis.slowrank.hypotheses.data_imbalance import dispersion
 from tracekit.analysis.slowrank.hypotheses.dealt_work import more_data_ns
 from tracekit.analysis.slowrank.hypotheses.host_bound import typical_host_saves_ns, without_gaps
-from tracekit.causes import DATA_IMBALANCE, DATALOADER, GPU_COMPUTE, HOST_STALL
+from tracekit.causes import BY_SPANS, DATA_IMBALANCE, DATALOADER, GPU_COMPUTE, HOST_STALL
 from tracekit.findings import Cause
-from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
-from tracekit.step_graph.statistics import levels, low, spread, usual_of_others
+from tracekit.step_graph.statistics import levels, low, usual_of_others
+from tracekit.steps.features import read_features
 from tracekit.steps.steps import inside_each, windows_of
 from tracekit.thresholds.slowrank import (
     LITTLE_SHARE,
@@ -37,11 +33,8 @@ from tracekit.thresholds.slowrank import (
     NO_ACCIDENT,
     ONE_STEP_P,
     PEERS_SAMPLED,
-    UNEVEN_RATIO,
-    Z_LIMIT,
 )
 from tracekit.timing.device_gaps import gaps_of
-from tracekit.timing.measured import Rows
 from tracekit.units import F64
 
 
@@ -88,7 +81,9 @@ def moving_stalls(case: Case) -> MovingStalls | None:
     """
     if case.timeline is None or len(case.steps.numbers) < 2:
         return None
-    over = _without_trifles(outliers(_gaps(case), case.stages, case.step_ns))
+    gaps = _gaps(case)
+    named = _named_stalls(case, gaps)
+    over = _without_trifles(outliers(gaps, case.stages, case.step_ns) if named is None else named)
     turns = _priced(case, MovingStalls(over, 0.0)) if _in_turn(over) else None
     late = common_stalls(case)
     if (
@@ -98,6 +93,31 @@ def moving_stalls(case: Case) -> MovingStalls | None:
     ):
         return turns
     return late if filled_by_spans(case, *_longest_of(late), MAJORITY) == DATALOADER else turns
+
+
+def _named_stalls(case: Case, gaps: F64) -> F64 | None:
+    """What each of `gaps` is longer than the rank's shortest one (ranks × steps, ns); None unless spans fill it.
+
+    A wait that a span names is no noise, however much it varies: loaders that are late at random leave no usual level.
+    What is no longer than a gap that spans do not fill may be noise.
+    """
+    shortest = np.nanmin(np.where(np.isfinite(gaps), gaps, np.inf), axis=1, keepdims=True)
+    over = np.nan_to_num(gaps - shortest)
+    over = np.where(over > LITTLE_SHARE * case.step_ns, over, 0.0)
+    if float(over.max(axis=0).mean()) < MIN_LOST_SHARE * case.step_ns:
+        return None
+    rows, longest = _longest_of(MovingStalls(over, 0.0))
+    cause = filled_by_spans(case, rows, longest, MAJORITY)
+    if cause is None:
+        return None
+    read = [read_features(case.run, case.ops, case.steps, case.steps.ranks[row]) for row in rows]
+    noise = 0.0
+    for row, features in zip(rows, read, strict=True):
+        named = np.zeros(over.shape[1])
+        if features is not None:
+            named[np.isfinite(case.steps.own[row])] = features.stalls_by_step[dict(BY_SPANS)[cause]]
+        noise = max(noise, float(over[row][named < MAJORITY * over[row]].max(initial=0.0)))
+    return np.where(over > noise, over, 0.0)
 
 
 def common_stalls(case: Case) -> MovingStalls | None:
@@ -255,44 +275,4 @@ def _host_gaps(case: Case, row: int) -> F64:
     chosen = [c for c in columns if known[c]]
     windows = windows_of(case.ops, case.steps, rank, chosen)
     found[chosen] = inside_each(gaps_of(case.run, case.ops, rank).host, windows)
-    return found
-
-
-def varied_ns(case: Case) -> float:
-    """The time that a step saves if only chance varies between ranks that do the same work, ns; 0 if only it does.
-
-    The model's error is subtracted, and single outlying parts are left out as accidents. Returns 0 for ranks on CPUs,
-    because their threads get unequal shares of a processor.
-    """
-    model = case.timeline
-    if model is None or not case.on_gpus:
-        return 0.0
-    ratio = dispersion(case).ratio
-    if ratio <= UNEVEN_RATIO:
-        return 0.0
-    cuts: dict[tuple[int, int], Cuts] = {}
-    for n, (_, lines) in enumerate(model.runs):
-        cuts |= {(n, row): found for row, found in _by_chance(lines, case.stages, ratio).items()}
-    return max(model.recorded_ns - model.rescaled_ns(cuts) - case.residual_ns, 0.0)
-
-
-def _by_chance(lines: tuple[RankTimeline, ...], stages: Rows, ratio: float) -> dict[int, Cuts]:
-    """Row → (cuts of own time, a factor for each part) after which parts vary only as much as chance explains.
-
-    Chance makes up 1 / `ratio` of the variance of whole parts.
-    """
-    by_row = {line.row: line for line in lines}
-    found: dict[int, Cuts] = {}
-    for stage in stages:
-        rows = [row for row in stage.tolist() if row in by_row]
-        if len(rows) < 2:
-            continue
-        took = np.stack([np.diff(by_row[row].blocks) for row in rows])
-        usual = np.median(took, axis=0)
-        lasting = (took - usual).sum(axis=1, keepdims=True) / max(float(usual.sum()), 1.0)
-        off = took - usual * (1.0 + lasting)
-        whim = np.abs(off) > Z_LIMIT * spread(off)
-        wanted = took - np.where(whim, 0.0, off) * (1.0 - np.sqrt(1.0 / ratio))
-        factor = np.maximum(wanted, 0.0) / np.maximum(took, 1.0)
-        found |= {row: (by_row[row].blocks, f) for row, f in zip(rows, factor, strict=True)}
     return found
