@@ -12,6 +12,7 @@ from numerics.local.draws.dropout_masks import Dropped
 from numerics.local.proof import LocalProof
 from numerics.local.recorded_step import Place
 from numerics.local.repeated_draws import RepeatedDraws
+from tracekit.axes import DATA
 
 
 def settled_by_draws(apart: Apart | None, proof: LocalProof, baseline: LocalProof | None) -> Apart | None:
@@ -28,7 +29,8 @@ def settled_by_draws(apart: Apart | None, proof: LocalProof, baseline: LocalProo
 def alike_beside(run: Columns, proof: LocalProof, baseline: LocalProof | None) -> Decision | None:
     """Return a bug if ranks drop the same elements where the baseline drops others, of as many elements in all.
 
-    No random numbers make this difference: the run draws its own by another rule than its baseline.
+    No random numbers make this difference: the run draws its own by another rule than its baseline. Replicas that drop
+    alike are no proof: Megatron-LM seeds them alike unless `--data-parallel-random-init` is given.
     """
     if baseline is None:
         return None
@@ -38,6 +40,7 @@ def alike_beside(run: Columns, proof: LocalProof, baseline: LocalProof | None) -
         size = _elements(baseline.draws, tensor, one.step)
         if (
             one.dropped is None
+            or one.axis == DATA  # trainers seed replicas alike on purpose, or for want of another seed
             or (one.axis, tensor) in there
             or size != _elements(proof.draws, tensor, one.step)
         ):

@@ -29,11 +29,11 @@ def runs(ranks, tmp_path_factory):
 
 
 @pytest.mark.parametrize("world", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_replicas_dropping_alike_are_a_bug_beside_others(runs, world):
+def test_replicas_seeded_alike_are_no_bug(runs, world):
+    """Trainers seed replicas alike by default, or on purpose: Megatron-LM does."""
     found = answered(runs(3, "layer", alike=True), runs(world, "layer"), "layer")
-    where = found.first_divergence
-    assert (found.verdict, where.tensor, where.axis, where.ranks) == ("bug", "mix.drop.out", "dp", (0, 1))
-    assert "drop the same elements of mix.drop.out (step 0, micro-batch 0)" in found.reason
+    assert found.verdict == "undecided"
+    assert "drop the same elements" in found.reason, found.reason
 
 
 @pytest.mark.slow
