@@ -122,5 +122,5 @@ def _finding(case: Case, choice: MeshChoice, answer: Answer, *, explain: bool) -
     )  # fmt: skip
 
 
-def _unproven(told: str) -> Quality:
-    return Quality("unproven_transfers", None, 1, told)
+def _unproven(detail: str) -> Quality:
+    return Quality("unproven_transfers", None, 1, detail)

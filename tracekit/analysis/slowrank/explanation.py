@@ -101,9 +101,7 @@ def _others(measured: Evidence, answer: Answer) -> Iterator[Considered]:
         yield _considered(case, answer, "stage", subject, ranks, stage.price, z=stage.z, named=named)
     if (lone := measured.lone) is not None:
         price = Price(lone.gain, lone.gain, lone.gain).widened(case.residual_ns)
-        subject = (
-            f"rank {case.steps.ranks[lone.row]} is slow compared with ranks of other stages: {lone.told}"
-        )
+        subject = f"rank {case.steps.ranks[lone.row]} is slow compared with ranks of other stages: {lone.comparison}"
         yield _considered(case, answer, "rank", subject, (case.steps.ranks[lone.row],), price, z=lone.z)
     if link is not None:
         subject = (

@@ -103,9 +103,9 @@ def stepped(
     return _opened(run, ranks, mesh, order, None, common=True)
 
 
-def _with(run: Run, told: str) -> Run:
+def _with(run: Run, detail: str) -> Run:
     """`run` with a quality row on what counts as a step instead of marked steps."""
-    return replace(run, quality=(*run.quality, Quality("no_whole_step", None, 0, told)))
+    return replace(run, quality=(*run.quality, Quality("no_whole_step", None, 0, detail)))
 
 
 def _opened(

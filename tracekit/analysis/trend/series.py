@@ -84,7 +84,7 @@ def _point(side: Side, columns: list[int], number: int, at_ns: int) -> Point:
         tuple(steps.numbers[c] for c in columns), int(np.isfinite(steps.wall[:, columns]).any(axis=1).sum()),
         chosen(side.step()), {name: chosen(side.part(name, steps.ranks)) for name in names},
     )  # fmt: skip
-    own = steps.own - case.met.told
+    own = steps.own - case.met.explained
     rows = [row for row in range(len(steps.ranks)) if np.isfinite(own[row, columns]).any()]
     parts = {steps.ranks[row]: _own_parts(side, steps.ranks[row], columns) for row in rows}
     return Point(

@@ -91,8 +91,8 @@ def blame_lone_rank(case: Case, found: LoneFault) -> Answer:
     """The answer that blames a rank for its fault, which ranks of other stages show."""
     suspect = lone_suspect(case, found)
     reason = (
-        f"rank {suspect.rank} is slow compared with ranks of other stages: {found.told}; {ms(found.gain):.1f} ms of "
-        f"{ms(case.step_ns):.1f} ms a step"
+        f"rank {suspect.rank} is slow compared with ranks of other stages: {found.comparison}; "
+        f"{ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
     )
     return blame(case, reason, (suspect,), found.gain)
 

@@ -5,7 +5,7 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.gaps.lone_transfers import in_words, remedy
-from tracekit.analysis.slowrank.gaps.recurrence import OneStep, told
+from tracekit.analysis.slowrank.gaps.recurrence import OneStep, step_in_words
 from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
 from tracekit.analysis.slowrank.hypotheses.loading_role import Role
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import common_stalls
@@ -57,8 +57,8 @@ def _by_accident(e: Evidence) -> str | None:
 def accident(case: Case, once: OneStep) -> str:
     """Return the reason that a rank had an accident in one step of a healthy job."""
     return (
-        f"{told(case, once)}: one long step, as a checkpoint or a pause makes, but no slow rank, because nothing costs "
-        f"{MIN_LOST_SHARE:.0%} in the other steps"
+        f"{step_in_words(case, once)}: one long step, as a checkpoint or a pause makes, but no slow rank, because "
+        f"nothing costs {MIN_LOST_SHARE:.0%} in the other steps"
     )
 
 

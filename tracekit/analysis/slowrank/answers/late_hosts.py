@@ -127,7 +127,7 @@ def late_posts(case: Case) -> LateRank | None:
     next_ = max((v for r, v in usual.items() if r != row), default=0.0)
     often = _by_chance(case, int((waited[row] >= MAJORITY * usual[row]).sum())) <= ONE_STEP_P
     known = (
-        float(np.nanmean(case.met.told[row])) >= MAJORITY * usual[row]
+        float(np.nanmean(case.met.explained[row])) >= MAJORITY * usual[row]
     )  # communication or tokens explain as much
     longer = row in significant_rows(case, MIN_LOST_SHARE)
     if known or longer or not often or next_ > MAJORITY * usual[row]:
@@ -218,7 +218,7 @@ def rank_posts_late(e: Evidence) -> Iterator[Gap]:
 
 
 def same_ranks_stall_at_times(e: Evidence) -> Iterator[Gap]:
-    """The same ranks work longer in some steps, and so many of their peers do that noise cannot be told from them."""
+    """The same ranks work longer in some steps, and so many of their peers do that they may be noise."""
     case, found = e.case, stalls_of_the_same(e.case)
     if found is None:
         return

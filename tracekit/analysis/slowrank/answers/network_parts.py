@@ -167,9 +167,9 @@ def _order(part: Part) -> tuple[int, tuple[object, ...]]:
 
 def places_of(case: Case) -> dict[int, Place]:
     """Return the place of each rank as far as known: by the user's file, else the node that traces show."""
-    told = case.run.places
+    places = case.run.places
     return {
-        rank: told.get(rank) or Place(node if isinstance(node, str) else f"node {node}")
+        rank: places.get(rank) or Place(node if isinstance(node, str) else f"node {node}")
         for rank, node in nodes_of(case).items()
     }
 

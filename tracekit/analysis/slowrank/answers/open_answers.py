@@ -14,7 +14,7 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     what_would_decide,
 )
 from tracekit.analysis.slowrank.gaps.lone_transfers import LoneTransfers, all_could_hide_ns
-from tracekit.analysis.slowrank.gaps.recurrence import OneStep, in_one_step, told
+from tracekit.analysis.slowrank.gaps.recurrence import OneStep, in_one_step, step_in_words
 from tracekit.analysis.slowrank.hypotheses.excess_parts import may_be_pace
 from tracekit.analysis.slowrank.hypotheses.loading_role import unrecorded_role
 from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault
@@ -49,10 +49,10 @@ def leave_unseen_open(
         reason += f"; rank {recorded[0].rank} works {ms(longer):.1f} ms longer than its peers"
     elif lone is not None:
         recorded, longer = (lone_suspect(case, lone),), float(lone.over.mean())
-        reason += f"; rank {recorded[0].rank} is slow itself: {lone.told}"
+        reason += f"; rank {recorded[0].rank} is slow itself: {lone.comparison}"
     elif (once := in_one_step(case)) is not None:
         recorded, longer = _once_candidates(case, once), once.excess
-        reason += f"; {told(case, once)}"
+        reason += f"; {step_in_words(case, once)}"
     both = (*recorded, *candidates) if longer > unseen.known else (*candidates, *recorded)
     hubs = sorted({r for one in peerless for r in one.hub} & set(case.steps.ranks) - {c.rank for c in both})
     if hubs:
@@ -84,9 +84,9 @@ def leave_one_step_open(case: Case, found: OneStep | LoneFault) -> Answer:
         suspect, most = lone_suspect(case, found), found.price.high
         candidates: tuple[Suspect, ...] = (replace(suspect, confidence=0.0, lost_ms_low=0.0),)
         late = f"rank {suspect.rank} is late in step {suspect.steps[0]} only, compared with ranks of other stages"
-        what = f"{late} ({found.told})"
+        what = f"{late} ({found.comparison})"
     else:
-        what, most, candidates = told(case, found), found.gain, _once_candidates(case, found)
+        what, most, candidates = step_in_words(case, found), found.gain, _once_candidates(case, found)
     costs = f"which costs up to {ms(most):.1f} ms a step"
     reason = f"{what}, {costs}: one step cannot separate a fault from chance"
     return left_open(reason, "record more steps: a fault recurs", candidates)

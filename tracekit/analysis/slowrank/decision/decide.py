@@ -16,7 +16,12 @@ from tracekit.analysis.slowrank.answers.hidden_rank import with_hidden_rank, wit
 from tracekit.analysis.slowrank.case import Case, without_steps
 from tracekit.analysis.slowrank.decision import culprits, gaps, limits, no_culprit
 from tracekit.analysis.slowrank.evidence import Evidence
-from tracekit.analysis.slowrank.gaps.recurrence import OneStep, in_one_step, others_prove_health, told
+from tracekit.analysis.slowrank.gaps.recurrence import (
+    OneStep,
+    in_one_step,
+    others_prove_health,
+    step_in_words,
+)
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import moving_stalls, moving_work
 from tracekit.analysis.slowrank.suspects import Answer, left_open
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import with_typical_unseen
@@ -155,7 +160,7 @@ def without_accident(case: Case, answer: Answer) -> tuple[Case, Answer]:
     if once is None or not others_prove_health(case, once) or is_one_of_several(case, once):
         return case, answer
     step = case.steps.numbers[once.column]
-    detail = f"step {step} is left out: {told(case, once)}"
+    detail = f"step {step} is left out: {step_in_words(case, once)}"
     rest, again = _challenged(without_steps(case, [step], Quality("accident", None, 1, detail)))
     rules = (*answer.rules, without_accident.__name__, *again.rules)
     if again.verdict == "healthy":

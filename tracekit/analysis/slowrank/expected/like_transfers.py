@@ -48,7 +48,7 @@ def message_of(run: Measured) -> tuple[list[str], F64]:
     return message, scale
 
 
-def _of_unknown_size(run: Measured, told: list[str]) -> list[str]:
+def _of_unknown_size(run: Measured, tokens: list[str]) -> list[str]:
     """The messages (by instance) with the number of calls of the kind in the group's step where the size is unknown."""
     ops, first = run.ops, run.waits.first_row
     keys = list(
@@ -57,7 +57,7 @@ def _of_unknown_size(run: Measured, told: list[str]) -> list[str]:
     calls = Counter(keys)
     return [
         f"{token} of {calls[key]}" if token.endswith(UNKNOWN_SIZE) else token
-        for token, key in zip(told, keys, strict=True)
+        for token, key in zip(tokens, keys, strict=True)
     ]
 
 

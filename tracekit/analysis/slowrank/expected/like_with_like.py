@@ -53,7 +53,7 @@ class Circumstances:
                 yield part, rows
 
     @property
-    def told(self) -> F64:
+    def explained(self) -> F64:
         """The sum of all confounders that the recording shows."""
         return self.tokens.beyond + self.beside + self.role + self.chance
 
@@ -109,7 +109,7 @@ def alike_excess(run: Measured, met: Circumstances) -> Excess:
     Ranks of a role differ by what they load as well, so their own noise scales their z. Ranks that one
     part of own time shows to be slow get the excess of that part.
     """
-    found = rank_excess(run, run.steps.own - met.told, met.peers)
+    found = rank_excess(run, run.steps.own - met.explained, met.peers)
     z, mean, value = found.z.copy(), found.mean.copy(), found.value.copy()
     if len(met.of_role):
         z[met.of_role] *= found.sigma / max(found.sigma, noise_of(value[met.of_role]))
@@ -180,7 +180,7 @@ def _of_one_part(
     by_idle = by_idle & ~by_compute
     if not (by_compute | by_idle).any():
         return met
-    beyond = run.steps.own - met.told
+    beyond = run.steps.own - met.explained
     beyond = beyond - usual_of_others(beyond, met.peers.groups, met.peers.usual)
     part = np.where(by_idle[:, None], idling.value, computing.value)
     chance = np.where((by_compute | by_idle)[:, None], np.nan_to_num(beyond - part), 0.0)

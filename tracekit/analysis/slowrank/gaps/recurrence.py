@@ -207,7 +207,7 @@ def _computes_longer(case: Case, found: OneStep) -> bool:
     return bool(over >= MAJORITY * case.found.value[found.row, found.column])
 
 
-def told(case: Case, found: OneStep) -> str:
+def step_in_words(case: Case, found: OneStep) -> str:
     """The sentence about the one slow step; times in ms."""
     number = case.steps.numbers[found.column]
     longer = ms(float(case.found.value[found.row, found.column]))

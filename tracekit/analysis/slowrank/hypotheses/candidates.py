@@ -73,7 +73,7 @@ def typical_without(case: Case, rows: I64) -> F64:
 
     Communication that waits for `rows` no longer lengthens the kernels of the other ranks.
     """
-    extra = case.met.told
+    extra = case.met.explained
     own = np.fmin(case.steps.own, _typical_without(case.steps.own - extra, case.met.peers, rows) + extra)
     return not_awaited(case, own, rows)
 
@@ -150,7 +150,7 @@ def like_quick_ns(case: Case, quick: Sequence[QuickRanks]) -> float:
 
     Ranks that are slow beside their peers are cured as well, because all of them may be late together.
     """
-    own, rows = case.steps.own - case.met.told, significant_rows(case, CANDIDATE_SHARE)
+    own, rows = case.steps.own - case.met.explained, significant_rows(case, CANDIDATE_SHARE)
     target = typical_without(case, rows)
     peers: dict[int, I64] = {}
     for one in quick:

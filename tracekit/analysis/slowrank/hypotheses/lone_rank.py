@@ -51,7 +51,7 @@ class LoneFault:
     row: int
     cause: Cause
     price: Price
-    told: str
+    comparison: str
     over: F64
     z: float
 

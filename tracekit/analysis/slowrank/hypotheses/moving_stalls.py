@@ -206,7 +206,7 @@ def _accidents(case: Case) -> F64 | None:
     """The own times beyond chance (ranks × steps, ns), 0 elsewhere; None where they do not move, or on CPUs."""
     if case.timeline is None or not case.on_gpus:
         return None
-    own = case.steps.own - case.met.told + _not_idle(case)
+    own = case.steps.own - case.met.explained + _not_idle(case)
     over = _without_trifles(outliers(own, case.stages, case.step_ns))
     return over if _moves(over) else None
 

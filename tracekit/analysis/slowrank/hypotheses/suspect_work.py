@@ -49,7 +49,9 @@ def only_attention(case: Case, rows: Sequence[int]) -> bool:
     mine, peers = features_of(case, rows[0]), peers_of(case, rows[0], rows)
     if mine is None or not peers:
         return False
-    excess = mine.own - float(np.median([p.own for p in peers])) - float(np.nanmean(case.met.told[rows[0]]))
+    excess = (
+        mine.own - float(np.median([p.own for p in peers])) - float(np.nanmean(case.met.explained[rows[0]]))
+    )
     attention = mine.attention - float(np.median([p.attention for p in peers]))
     products = mine.matmul - float(np.median([p.matmul for p in peers]))
     usual = float(np.median([p.attention for p in peers]))
