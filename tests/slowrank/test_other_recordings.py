@@ -1,6 +1,7 @@
 """Ends that do not meet tell recordings apart only where the traces name the groups."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from tests.slowrank.jobs import grid, job
 from tracekit.errors import InputError
 from tracekit.inference.groups.other_recordings import named_by_traces, strangers
+from tracekit.inference.peers.lost_arguments import named_after
 from tracekit.matching.match import match
 from tracekit.rank_events.operations import read_rank
 
@@ -91,3 +93,12 @@ def _with_one_in_a_step(rank, groups, size):
     first = np.zeros(len(mine), bool)
     first[np.flatnonzero(mine)[np.unique(rank.step[mine], return_index=True)[1]]] = True
     return replace(rank, group=np.where(mine & ~first, -1, rank.group).astype(rank.group.dtype))
+
+
+def test_divided_operations_keep_their_names():
+    """A kernel of three messages, whose arguments were lost, becomes three operations with one start."""
+    before = SimpleNamespace(rank=4, start=np.array([10, 20, 30]))
+    after = SimpleNamespace(rank=4, start=np.array([10, 20, 20, 20, 30]))
+    named = {4: np.array([True, False, True])}
+    assert named_after(named, [before], [after])[4].tolist() == [True, False, False, False, True]
+    assert named_after(named, [before], [before])[4] is named[4]

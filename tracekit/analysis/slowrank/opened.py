@@ -17,7 +17,7 @@ from tracekit.inference.groups.unnamed_groups import with_groups_of_streams, wit
 from tracekit.inference.joined import joined
 from tracekit.inference.mesh.group_uses import world_of
 from tracekit.inference.mesh.mesh_choice import MeshChoice
-from tracekit.inference.peers.lost_arguments import repaired
+from tracekit.inference.peers.lost_arguments import named_after, repaired
 from tracekit.inference.peers.places_in_groups import with_places_in_groups
 from tracekit.matching.match import Operations, match
 from tracekit.mesh.parse import ranks_in
@@ -143,7 +143,7 @@ def matched(
 
     Raises MeshError where process groups contradict each other, MeshUnknownError where nothing determines the mesh.
     """
-    named, in_traces = run.groups, named_by_traces(ranks)
+    named, read, in_traces = run.groups, ranks, named_by_traces(ranks)
     marked = any((r.step != NO_STEP).any() for r in ranks)
     ranks = with_places_in_groups(ranks, run.groups)
     ranks = with_repeating_steps(ranks, None) or ranks
@@ -152,6 +152,7 @@ def matched(
     if not marked and any((r.step != NO_STEP).any() for r in ranks):
         run = replace(run, quality=(*run.quality, _REPEATED))
     ranks = [repaired(r) for r in ranks]
+    in_traces = named_after(in_traces, read, ranks)
     ops = match(ranks, run.groups)
     asked = run.groups == named or run.job is not None
     if asked and (others := strangers(ops, in_traces, run.job, chosen=run.chosen, placed=is_placed(run))):

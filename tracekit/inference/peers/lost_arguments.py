@@ -6,7 +6,7 @@ with a known direction has the peer of all others of its stream and direction, i
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ from tracekit.rank_events.operation_names import MESSAGES, OTHER, UNDIRECTED
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.thresholds.tables import TOLD_SHARE
-from tracekit.units import I32, I64
+from tracekit.units import I32, I64, Mask
 
 UNKNOWN = -1
 
@@ -50,6 +50,20 @@ def repaired(rank: RankOps, *, final: bool = True) -> RankOps:
     for number in np.unique(group[group != recorded]).tolist():
         _fill_sequence(seq, np.flatnonzero((group == number) & ~message))
     return replace(rank, group=group, op=tuple(op), token=tuple(token), seq=seq, hint=hint)
+
+
+def named_after(
+    named: Mapping[int, Mask], before: Sequence[RankOps], after: Sequence[RankOps]
+) -> dict[int, Mask]:
+    """Return `named`, which is of the operations `before`, for those `after` some were divided into several.
+
+    A kernel of several messages becomes an operation for each of them, with the same start.
+    """
+    start = {r.rank: r.start for r in before}
+    return {
+        r.rank: mine if len(r.start) == len(mine := named[r.rank]) else np.isin(r.start, start[r.rank][mine])
+        for r in after
+    }
 
 
 def with_lost_peers(rank: RankOps) -> RankOps:
