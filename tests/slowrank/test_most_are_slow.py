@@ -16,6 +16,7 @@ def calm(tmp_path, mesh):
     return analyse(job(tmp_path / "calm", mesh)).what_if.step_ms
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("mesh", MESHES, ids=["dp", "tp2", "tp4"])
 @pytest.mark.parametrize("slow", [3, 4, 5, 6])
 def test_slow_devices_are_named_however_many(tmp_path, mesh, slow):

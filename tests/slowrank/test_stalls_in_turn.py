@@ -24,6 +24,7 @@ def saved(found):
     return 1.0 - 1.0 / found.what_if.slowdown
 
 
+@pytest.mark.quick(10)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("us", [700.0, 2000.0])
 @pytest.mark.parametrize("world", [3, 4, 8])
@@ -33,6 +34,7 @@ def test_halves_of_the_ranks_are_late_in_turn(tmp_path, world, us, kind):
     assert saved(found) == pytest.approx(lost, abs=0.02)
 
 
+@pytest.mark.quick(10)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("world", "share"), [(3, 2), (4, 1), (4, 3), (6, 4), (8, 2), (8, 6), (16, 8)])
 def test_some_ranks_are_late_in_turn(tmp_path, world, share, kind):
@@ -41,6 +43,7 @@ def test_some_ranks_are_late_in_turn(tmp_path, world, share, kind):
     assert saved(found) == pytest.approx(lost, abs=0.03)
 
 
+@pytest.mark.quick(10)
 @pytest.mark.parametrize("world", [2, 3, 4, 8, 16])
 @pytest.mark.parametrize(
     "twin",
