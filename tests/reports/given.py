@@ -35,7 +35,7 @@ def write(path: Path, document: object) -> None:
 
 
 def rewritten(change: Callable[[int, Document], None], **more: Any) -> Callable[[Path], None]:
-    """Makes the traces of four ranks, of which rank 2 is slow, each changed in place."""
+    """Makes the traces of four ranks and changes each in place; rank 2 is slow."""
 
     def make(folder: Path) -> None:
         traced(folder / "traces", 4, one_slow, **more)

@@ -37,7 +37,7 @@ class Adapted(nn.Module):
 class Layer(nn.Module):
     """Attention of heads and an MLP, each behind a norm; dropout behind both, and `inner` within the MLP.
 
-    `drawing` surrounds what is dropped within the MLP, of which ranks of tensor parallelism hold parts.
+    `drawing` surrounds what is dropped within the MLP; ranks of tensor parallelism hold parts of it.
     """
 
     def __init__(self, drop: float, inner: float = 0.0) -> None:

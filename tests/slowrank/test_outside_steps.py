@@ -11,7 +11,7 @@ MESH = grid(tp=2, dp=4)
 
 
 def cut(run, number, kept=1.0, whole=()):
-    """`run` without the mark of a step, at an end of the recording, of which ranks not in `whole` kept that share."""
+    """`run` without the mark of a step, at an end of the recording; ranks outside `whole` kept that share of it."""
     for record in run.ranks:
         table = pq.read_table(run.folder / record.table)
         name = table.column("name")

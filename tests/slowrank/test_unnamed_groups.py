@@ -114,7 +114,7 @@ def test_groups_of_rare_calls_divide_a_flat_world(tmp_path):
 
 
 def test_groups_of_rare_calls_divide_an_axis(tmp_path):
-    """Four ranks beside each tensor group were one axis for want of these groups, of which each holds two."""
+    """Four ranks beside each tensor group were one axis for want of these groups; each group holds two of them."""
     pairs, lines = ((0, 1), (2, 3), (4, 5), (6, 7)), ((0, 2), (1, 3), (4, 6), (5, 7))
     groups = (WORLD, *(Group(n, members, (), ()) for n, members in enumerate(pairs, 1)))
 

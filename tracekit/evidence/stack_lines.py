@@ -17,7 +17,7 @@ StackKind = Literal["py_spy", "faulthandler", "pystack", "gdb"]
 """The program that printed a stack."""
 
 OPENS: Final = ("(most recent call ", " (idle", " (active", "Traceback for thread ", " (LWP ")
-"""Texts of which each line that begins a thread holds one."""
+"""Each line that begins a thread holds one of these texts."""
 
 _BEGINS: Final[tuple[tuple[StackKind, re.Pattern[bytes]], ...]] = (
     (
@@ -126,7 +126,7 @@ def opening(line: bytes) -> Opening | None:
 
 
 def take_frame(thread: Thread, line: bytes, most: int) -> bool:
-    """Add the frame in a line to its thread, of which `most` are kept; return whether the line holds one.
+    """Add the frame in a line to its thread, which keeps at most `most`; return whether the line holds one.
 
     pystack prints the outermost frame first, so that its frames are put before the others.
     """

@@ -145,7 +145,7 @@ def _seen_again(samples: Sequence[RankStack]) -> bool:
 
 
 def _by_rank(stacks: Iterable[RankStack]) -> dict[int, list[RankStack]]:
-    """Return the samples of each rank; those that show nothing are left out beside others."""
+    """Return the samples of each rank; samples that show nothing are left out beside others."""
     found: dict[int, list[RankStack]] = defaultdict(list)
     for stack in stacks:
         if stack.rank is not None:

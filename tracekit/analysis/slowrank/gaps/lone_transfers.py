@@ -47,7 +47,7 @@ class LoneTransfers:
 
     They are of the only group along `axes`, or messages along them that all pass the rank or ranks in `hub`, with the
     ranks of an unrecorded group that would be its `peers`; or all those between nodes, where each passes all of
-    `nodes`; or those that are longer than described hardware lets them, be it `some` of the job's or `all`.
+    `nodes`; or transfers longer than described hardware allows, be it `some` of the job's or `all`.
     """
 
     channels: tuple[int, ...]
@@ -61,7 +61,7 @@ class LoneTransfers:
 
 
 def lone_transfers(case: Case) -> list[LoneTransfers]:
-    """Return all transfers of `case` without recorded peers, and those that described hardware does not explain."""
+    """Return all transfers of `case` without recorded peers, and all that described hardware does not explain."""
     seen = [case.ops.channels[c] for c in np.unique(case.ops.channel[case.analysed & case.matched]) if c >= 0]
     return [*_beyond_hardware(case, seen), *_only_groups(case, seen), *_past_one_node(case, seen)]
 
