@@ -2,7 +2,7 @@
 
 import gc
 import os
-from collections import Counter
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
@@ -22,16 +22,17 @@ settings.load_profile("same")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark slow what comes after the first n cases of a test that is marked `quick(n)`."""
-    seen = Counter()
+    """Mark slow all but n cases of a test that is marked `quick(n)`: those n are spread over all of them."""
+    cases = defaultdict(list)
     for item in items:
-        quick = item.get_closest_marker("quick")
-        if quick is None or item.get_closest_marker("slow"):
-            continue
-        name = item.nodeid.partition("[")[0]
-        seen[name] += 1
-        if seen[name] > quick.args[0]:
-            item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("quick") and not item.get_closest_marker("slow"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for like in cases.values():
+        count = like[0].get_closest_marker("quick").args[0]
+        quick = {place * len(like) // count for place in range(count)}
+        for place, item in enumerate(like):
+            if place not in quick:
+                item.add_marker(pytest.mark.slow)
 
 
 gc.disable()  # until all tests are imported: what modules make is there to stay

@@ -34,7 +34,7 @@ from tracekit.mesh.hardware import Hardware
 from tracekit.placement import Place
 from tracekit.schema import EVENTS, checked
 from tracekit.small_files import check_regular
-from tracekit.thresholds.ingest import MANIFEST_HEAD, MAX_RANKS, MAX_SPREAD
+from tracekit.thresholds.ingest import MANIFEST_HEAD, MAX_RANKS, MAX_SPREAD, MOST_KEPT_EVENTS
 
 MANIFEST = "manifest.json"
 
@@ -109,6 +109,9 @@ class Run:
         default_factory=dict
     )  # by rank, where a user's file says them; not kept
     hardware: Hardware | None = None  # what the user describes; not kept
+    kept: dict[Path, dict[str, pa.ChunkedArray | None]] = field(
+        default_factory=dict, repr=False, compare=False
+    )  # columns read of a small run, by table and name, None if stored and not read yet
 
     def record(self, rank: int) -> RankRecord:
         """Return the record of `rank`; KeyError where the run has none."""
@@ -149,10 +152,7 @@ class Run:
         path = self.folder / record.table
         self._verify(record)
         try:
-            with pq.ParquetFile(path, memory_map=True) as file:
-                stored = set(file.schema_arrow.names)
-                taken = [c for c in columns or EVENTS.names if c in stored]
-                table = self._stored(file, path, rank, taken)
+            table, stored = self._read(path, rank, columns or EVENTS.names)
         except (OSError, pa.ArrowException, ValueError) as error:
             raise InputError(f"{path}: unreadable ({error}); ingest the traces again") from error
         if lacking := {"ts", "dur", "cat", "name"} - stored:
@@ -201,6 +201,27 @@ class Run:
         if record.table_sha256 and record.rank not in self._verified:
             verify(self.folder / record.table, record.table_sha256)
             self._verified.add(record.rank)
+
+    def _read(self, path: Path, rank: int, columns: list[str]) -> tuple[pa.Table, set[str]]:
+        """Return those `columns` of a rank's table that are stored, and the names of all stored ones.
+
+        Of a run of few events the columns stay in memory: an analysis reads a rank up to ten times.
+        """
+        kept = self.kept.setdefault(path, {}) if self._is_small else {}
+        stored, taken = set(kept), [c for c in columns if c in kept]
+        if not kept or any(kept[c] is None for c in taken):
+            with pq.ParquetFile(path, memory_map=True) as file:
+                stored = set(file.schema_arrow.names)
+                taken = [c for c in columns if c in stored]
+                table = self._stored(file, path, rank, taken)
+            if not self._is_small:
+                return table, stored
+            kept |= dict.fromkeys(stored - kept.keys()) | {c: table.column(c) for c in taken}
+        return pa.table({c: kept[c] for c in taken}), stored
+
+    @cached_property
+    def _is_small(self) -> bool:
+        return self.spans is None and sum(r.events for r in self.ranks) <= MOST_KEPT_EVENTS
 
     def _stored(self, file: pq.ParquetFile, path: Path, rank: int, columns: list[str]) -> pa.Table:
         """Return the stored columns of a rank's table, within its span if any: other groups of rows are not read.

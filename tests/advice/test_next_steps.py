@@ -25,6 +25,7 @@ SLOW = [
 ]
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("part", quick_but(SLOW, FOLLOWED))
 def test_the_next_step_decides(part, tmp_path, ranks):
     before, after = FOLLOWED[part](tmp_path, ranks)

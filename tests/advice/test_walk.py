@@ -56,6 +56,7 @@ def pattern(text):
     return re.compile(".*".join(re.escape(part) for part in text.split("{}")), re.DOTALL)
 
 
+@pytest.mark.quick(30)
 @pytest.mark.parametrize("text", quick_nth(5, CASES), ids=lambda text: text[:60])
 def test_advice_gets_further(text, tmp_path, monkeypatch):
     """The refused call raises this message; what it advises is then done, and raises it no more."""

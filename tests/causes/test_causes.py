@@ -70,6 +70,7 @@ CELLS = [
 ]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("cell", quick_first(3, CELLS))
 def test_a_planted_cause_is_named(cell):
     row = row_of(cell)

@@ -85,6 +85,7 @@ def test_no_number_of_a_command_is_without_bounds():
     assert bare == []
 
 
+@pytest.mark.quick(20)
 @pytest.mark.parametrize(("program", "name", "option"), TOLD)
 def test_absurd_numbers_in_texts_are_refused(program, name, option, tmp_path):
     """A text with a number that is not known here fails: give it bounds, and an entry in TEXTS."""

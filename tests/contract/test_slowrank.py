@@ -75,6 +75,7 @@ def typed(document, fields):
         assert not isinstance(value, bool), name
 
 
+@pytest.mark.quick(2)
 def test_the_top_level_has_every_field(told):
     _, document = told
     typed(document, TOP)

@@ -50,6 +50,7 @@ def test_prefixes_of_ranks_part_mixed_stacks(printed, prefix, tmp_path):
     assert finding.culprits[0].stack[0] == "dataset.py:77 read_shard"
 
 
+@pytest.mark.quick(12)
 @pytest.mark.parametrize("printed", PROGRAMS)
 @pytest.mark.parametrize("prefix", [*RANKED.values(), *UNRANKED.values()], ids=[*RANKED, *UNRANKED])
 def test_stacks_in_a_log_are_read(printed, prefix, tmp_path):

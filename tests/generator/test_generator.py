@@ -20,6 +20,7 @@ def case(request):
     return generate(request.param, kind="slow_compute", world=16)
 
 
+@pytest.mark.quick(1)
 def test_collective_members_leave_together_after_the_last_arrival(case):
     arrivals, leaves = {}, {}
     for prog, start, end in zip(case.program.ranks, case.times.start, case.times.end, strict=True):

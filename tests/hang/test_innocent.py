@@ -74,6 +74,7 @@ def test_files_may_be_called_anything(judge, seed):
     assert {c.rank for c in judge(odd, name="host-{}.pickle").culprits} == {case.culprit}
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("seed", quick_first(2, range(8)))
 def test_victims_files_may_be_missing(judge, seed, count):

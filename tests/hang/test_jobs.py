@@ -70,6 +70,7 @@ def test_dumps_of_another_mesh_are_left_out(tmp_path):
     assert len(found.dumps) == 15
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("calls", [-400, 0, 40])
 @pytest.mark.parametrize("seed", [2, 3, 5, 12, 15])
 def test_few_dumps_of_an_earlier_attempt_are_dropped(tmp_path, seed, calls):

@@ -103,6 +103,7 @@ def test_nested_groups_and_two_groups_of_equal_members(judge, fault, axis):
     assert finding.first_group in names or axis == "pp"
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("fault", ["host_stall", "skip", "wrong_size", "wrong_op", "device_unseen"])
 @pytest.mark.parametrize("window", quick_first(1, [60, 600]))
 def test_hosts_may_run_ahead_by_hundreds_of_calls(judge, fault, window):

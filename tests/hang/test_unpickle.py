@@ -161,6 +161,7 @@ def test_json_that_is_damaged_and_not_cut_is_refused(tmp_path, text):
         load_dumps([str(tmp_path)])
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("form", ["pickle", "json"])
 @pytest.mark.parametrize("seed", quick_first(3, range(10)))
 def test_files_cut_off_anywhere_blame_no_innocent(tmp_path, seed, form):

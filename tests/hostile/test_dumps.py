@@ -51,6 +51,7 @@ def with_entry(found, at, **fields):
     return dumps
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("place", [0, 10, -1])
 @pytest.mark.parametrize("seed", quick_first(2, [7, 11, 3, 0, 6, 9, 12, 15]))
 def test_a_sequence_that_leaps_accuses_nobody_else(tmp_path, seed, place):
@@ -73,7 +74,7 @@ def test_a_job_that_counts_far_is_answered(tmp_path):
 
 @pytest.mark.parametrize("value", quick_first(3, HUGE))
 @pytest.mark.parametrize("key", NUMBERS)
-@pytest.mark.quick(9)
+@pytest.mark.quick(4)
 def test_a_wild_number_names_no_innocent(tmp_path, key, value):
     found = case()
     finding = answer(tmp_path / "x", with_entry(found, 12, **{key: value}))
@@ -110,6 +111,7 @@ def tree(depth, leaf=()):
     return node
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     "key", ["input_sizes", "output_dtypes", "frames", "process_group", "pg_id", "profiling_name"]
 )

@@ -155,6 +155,7 @@ def exchanged(run, one=2, other=5):
     second.write_bytes(data)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("ranks", [(2, 5), (0, 1), (3, 7)])
 def test_tables_exchanged_and_signed_are_refused(run, ranks):
     exchanged(run, *ranks)

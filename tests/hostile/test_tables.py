@@ -42,6 +42,7 @@ def test_a_wild_ordinal_costs_its_row(tmp_path, key, value):
     assert dropped(load([write(tmp_path / "x.parquet", with_row(**{key: value}))])) == 1
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("key", ["start_ts", "duration"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e300, -1e18, 1e9])
 def test_a_wild_time_costs_its_row(tmp_path, key, value):

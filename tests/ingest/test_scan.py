@@ -26,6 +26,7 @@ def window(request, monkeypatch):
     return request.param
 
 
+@pytest.mark.quick(10)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("size", quick_nth(2, [1, 37, 501, 1 << 20]))
 def test_any_layout_cut_anywhere(layout, size, window):

@@ -57,6 +57,7 @@ WHOLE = PARTS[2] + PARTS[1] + PARTS[0]
 CHUNKS = list(WHOLE.chunk(RANKS))
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     ("op", "given", "got", "bad"),
     [

@@ -44,6 +44,7 @@ JOBS = [
 ]
 
 
+@pytest.mark.quick(12)
 @pytest.mark.parametrize(
     "one", JOBS, ids=lambda j: f"{j.schedule}-{j.mesh.pp}-{j.micro_batches}-{j.mesh.zero}"
 )

@@ -18,6 +18,7 @@ JOBS = [
 ]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("machine", [H100, SLOW], ids=["quick links", "slow links"])
 @pytest.mark.parametrize(
     "one", JOBS, ids=lambda j: f"{j.schedule}-{j.mesh.pp}-{j.micro_batches}-{j.mesh.zero}"

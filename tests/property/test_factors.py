@@ -55,6 +55,7 @@ def adds_up(case):
     np.testing.assert_allclose(sum(parts)[known] + usual[known], own[known], rtol=1e-12, atol=1e-3)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", quick_nth(3, sorted(JOBS)))
 def test_factors_add_up_to_the_own_time(tmp_path, name):
     adds_up(opened(job(tmp_path, MESH, **JOBS[name]), None, None, None, None)[0])
@@ -85,6 +86,7 @@ def renumbered(run, new):
     return replace(run, ranks=tuple(records), groups=groups)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", quick_nth(3, sorted(JOBS)))
 def test_replicas_in_another_order_have_the_same_factors(tmp_path, name):
     run = job(tmp_path, MESH, **JOBS[name])

@@ -37,12 +37,14 @@ def case(request, tmp_path_factory):
     return concluded(opened(run, None, None, None, None)[0])
 
 
+@pytest.mark.quick(2)
 def test_a_replay_without_cure_is_the_recording(case):
     case, _ = case
     spread = np.nanmax(case.steps.wall, axis=0) - np.nanmedian(case.steps.wall, axis=0)
     assert abs(case.model.replayed_ns - case.step_ns) <= case.residual_ns + float(np.mean(spread)) + 1.0
 
 
+@pytest.mark.quick(2)
 def test_prices_are_ordered_and_bounded(case):
     """A cure takes a rank's longer parts off and leaves its shorter ones, so that noise makes it cost a little more.
 
@@ -72,6 +74,7 @@ def test_shorter_work_never_lengthens_a_step(case):
         assert case.model.step_ns(cured) <= case.model.recorded_ns + noise
 
 
+@pytest.mark.quick(2)
 def test_health_and_blame_follow_from_the_intervals(case):
     case, answer = case
     working = explanation_of(case, answer)

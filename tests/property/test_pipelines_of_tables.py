@@ -52,7 +52,7 @@ def named(timeline):
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 def test_a_table_and_traces_replay_alike(tmp_path, stages):
     cured, lines = [], {}
     for name, faults in (("struck", [FAULT]), ("healthy", [])):

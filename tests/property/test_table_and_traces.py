@@ -79,7 +79,7 @@ JOBS = {
 
 
 @pytest.mark.parametrize("name", JOBS)
-@pytest.mark.quick(6)
+@pytest.mark.quick(2)
 def test_a_table_and_traces_give_the_same_prices(tmp_path, name):
     rows = JOBS[name]()
     (tmp_path / "table").mkdir()

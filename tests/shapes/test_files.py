@@ -83,6 +83,7 @@ def test_kernels_of_a_stream_follow_each_other(recorded: list[Trace]) -> None:
                 assert after["ts"] >= before["ts"] + before["dur"] - slack(trace)
 
 
+@pytest.mark.quick(2)
 def test_calls_of_a_thread_nest(recorded: list[Trace]) -> None:
     for trace in recorded:
         near = slack(trace)

@@ -135,6 +135,7 @@ def test_halves_follow_each_other(stages: int, micro: int) -> None:
             assert places == sorted(places)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", [3000, 3019, 3021])
 def test_newer_faults_alone_differ(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU that gets hot, a rank that allocates, one that compiles; other ranks' nodes are the same."""

@@ -45,6 +45,7 @@ def test_bubble_of_gpipe_and_1f1b_is_the_closed_form(name, p, m):
     assert run(ScheduleSpec(name, p, m))[1] == pytest.approx((p - 1) / (m + p - 1), abs=1e-12)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("m", [16, 32])
 def test_bubble_of_the_flexible_schedule_is_llamas(m):
     p, v = 16, 8

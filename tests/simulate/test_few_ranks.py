@@ -6,6 +6,7 @@ import tracekit
 from tests.simulate.case import setup_of, written
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("mesh", [{"dp": 2}, {"tp": 2}])
 def test_a_device_that_gets_hotter_is_not_healthy(tmp_path, mesh):
     """It is slower from step to step, so that its excess varies as much as it costs: up to 20 % of the step."""
@@ -25,6 +26,7 @@ def test_noise_of_two_ranks_is_healthy(tmp_path, mesh):
     assert tracekit.slowrank(tracekit.load([str(tmp_path / "trace")])).verdict == "healthy"
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("mesh", [{"tp": 2}, {"pp": 2, "dp": 2}])
 def test_slow_compute_hides_no_pauses_of_its_rank(tmp_path, mesh):
     """In a pair the other rank seems early by as much, which is no spread between ranks that would explain it."""

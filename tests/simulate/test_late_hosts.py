@@ -10,6 +10,7 @@ LOADER = "late_data:rank=1,delay_ms=200"
 PAUSES = "pauses:rank=1,pause_ms=80,every=4"
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("mesh", "text", "form", "waits"),
     [

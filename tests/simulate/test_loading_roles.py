@@ -33,6 +33,7 @@ def without_loaders(trace):
     trace.write_bytes(gzip.compress(data) if packed else data)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("delay", [100, 200])
 @pytest.mark.parametrize(
     ("mesh", "ranks"),
@@ -75,6 +76,7 @@ def test_a_later_loader_costs_the_difference(tmp_path):
     assert found.suspects[0].lost_ms_per_step == pytest.approx(longer, rel=0.1)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("mesh", "rank"), [({"tp": 2, "dp": 2}, 2), ({"pp": 4, "dp": 2}, 0), ({"pp": 4}, 2)])
 def test_one_late_loader_is_a_fault(tmp_path, mesh, rank):
     found, _ = simulated(tmp_path, mesh, {rank: 200})

@@ -6,6 +6,7 @@ import tracekit
 from tests.simulate.case import setup_of, written
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("stages", "hub"), [(2, [0, 1]), (3, [1])])
 def test_a_longer_stage_hides_no_slow_messages(tmp_path, stages, hub):
     """The head makes the last stage longer, which costs a fifth of what the link at rank 1 costs."""
@@ -28,6 +29,7 @@ def test_usual_messages_of_two_stages_are_no_gap(tmp_path):
     assert tracekit.slowrank(tracekit.load([str(tmp_path / "trace")])).verdict == "healthy"
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("mesh", [{"cp": 2}, {"tp": 4}])
 def test_members_of_a_slow_only_group_are_candidates(tmp_path, mesh):
     """No other group shows whether the network or the link of one member is slow: any member may be at it."""
@@ -41,6 +43,7 @@ def test_members_of_a_slow_only_group_are_candidates(tmp_path, mesh):
     assert all(gain <= c.lost_ms_high for c in found.candidates)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("stages", "ranks", "hub"), [(4, [1, 2, 3], [2]), (3, [0, 1], [0, 1])])
 def test_missing_stages_hide_no_slow_link(tmp_path, stages, ranks, hub):
     """The rank without a trace may be late as well, so that the link is one candidate more."""

@@ -40,6 +40,7 @@ def test_a_fault_is_named_beside_a_longer_stage(tmp_path, text, stages):
         assert suspect.lost_ms_high < 1.5 * gain
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "text", ["allocator_retries:rank=2,retry_ms=60", "late_data:rank=2,delay_ms=300", COMPUTES]
 )
@@ -65,6 +66,7 @@ PEERLESS = [
 ]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("text", "cause"), PEERLESS)
 def test_a_peer_without_trace_hides_no_fault(tmp_path, text, cause):
     """Rank 3, the only peer of rank 1, left no trace; ranks 0 and 2 of the other stage show what is usual."""
@@ -95,6 +97,7 @@ def test_the_slower_of_two_devices_is_a_candidate(tmp_path, stages, ranks):
 ONE_STEP = [("allocator_retries:rank=2,retry_ms=60", 1), ("pauses:rank=2,pause_ms=80,every=4,steps=1", 3)]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("text", "steps"), ONE_STEP)
 def test_one_late_step_of_few_is_open(tmp_path, text, steps):
     """The head makes stage 3 longer, and other hosts launch no faster; neither explains 40 % of a step."""

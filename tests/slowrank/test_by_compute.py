@@ -14,6 +14,7 @@ def jitter(rank, step):
     return 200.0 * (1 + SHUFFLED[(rank * 3 + step * 5) % 8])
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("slow", [{5: 1.1}, {4: 1.1, 5: 1.1}])
 def test_a_jittery_loader_hides_no_slow_device(tmp_path, slow):
     for name in ("slow", "quick"):

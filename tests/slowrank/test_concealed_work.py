@@ -54,6 +54,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("fault", sorted(FAULTS))
 def test_the_interval_holds_what_a_cure_saves(tmp_path, fault, ranks):

@@ -51,6 +51,7 @@ def cause_of(change, products=400):
     return explain(features(9, change(need), need), peers).named
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("competitors", [1, 2, 3, 6])
 @pytest.mark.parametrize("products", [0, 40, 400])
 def test_other_processes_on_its_core_are_contention(competitors, products):

@@ -36,6 +36,7 @@ def drawn(rank, step):
     return int(np.random.default_rng(97 * step + rank).integers(5, 30))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("world", [4, 8, 32])
 def test_more_products_in_turn_are_uneven_data(tmp_path, world):
     found = analyse(dealt(tmp_path, world, drawn))

@@ -39,6 +39,7 @@ def liked(job, tokens=1.5):
     return {rank: tokens for rank in job.coordinates if job.coords(rank)["ep"] == 0}
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("shape", "names"),
     [("dp 4", TORCHTITAN), ("whole dp", MEGATRON), ("pipeline", MEGATRON), ("over cp", TORCHTITAN)],
@@ -59,12 +60,14 @@ def test_slow_rank_is_named_with_experts_in_its_path(tmp_path, shape, names):
     assert found.suspects[0].coords["ep"] == job.coords(5)["ep"]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("shape", ["dp 4", "pipeline"])
 def test_healthy_experts_are_healthy(tmp_path, shape):
     ep, sizes = SHAPES[shape]
     assert analyse(Experts(mesh(ep, **sizes)).write(tmp_path)).verdict == "healthy"
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("shape", ["dp 4", "whole dp", "pipeline"])
 def test_liked_experts_are_no_slow_ranks(tmp_path, shape):
     ep, sizes = SHAPES[shape]
@@ -83,6 +86,7 @@ def test_price_of_liked_experts_is_an_even_share(tmp_path):
     assert uneven.without_suspects_ms == pytest.approx(even.step_ms, rel=0.02)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(2))
 def test_numbering_of_ranks_changes_no_answer(tmp_path, seed):
     ep, sizes = SHAPES["pipeline"]

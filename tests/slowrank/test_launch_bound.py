@@ -20,6 +20,7 @@ def made(folder, name):
     return folder / name
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("recorded", [True, False])
 def test_who_is_last_by_chance_is_not_named(tmp_path, recorded):
     found = analyse(host_bound(tmp_path, recorded=recorded, loading=later(18))[0])

@@ -84,6 +84,7 @@ def test_liked_experts_are_an_imbalance(tmp_path):
     assert (found.verdict, found.cause, found.suspects) == ("imbalance", "data_imbalance", ())
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("rank", range(RANKS))
 def test_slow_rank_is_named_beside_liked_experts(tmp_path, rank):
     found = analyse(experts(tmp_path, slow={rank}))
@@ -130,6 +131,7 @@ def test_kernels_beside_communication_make_nobody_slow(tmp_path):
     assert "communication that they do not have" in found.reason
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("rank", range(RANKS))
 def test_slow_rank_is_named_beside_communication(tmp_path, rank):
     case = prepared(overlapped(tmp_path, slow={rank}), grid(dp=RANKS))

@@ -10,6 +10,7 @@ STAGE = {r: 1.5 for r in range(12) if MESH.coords(r)["pp"] == 1}
 LINK = MESH.line(max(STAGE), ["tp"])
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("factor", "verdict"), [(12.0, "slow_link"), (2.0, "imbalance")])
 def test_a_slow_link_goes_before_a_long_stage(tmp_path, factor, verdict):
     found = analyse(job(tmp_path, MESH, slow=STAGE, link={LINK: factor}))

@@ -16,7 +16,7 @@ def calm(tmp_path, mesh):
     return analyse(job(tmp_path / "calm", mesh)).what_if.step_ms
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("mesh", MESHES, ids=["dp", "tp2", "tp4"])
 @pytest.mark.parametrize("slow", [3, 4, 5, 6])
 def test_slow_devices_are_named_however_many(tmp_path, mesh, slow):
@@ -32,6 +32,7 @@ def test_most_of_a_stage_are_no_long_stage(tmp_path):
     assert (found.verdict, sorted(s.rank for s in found.suspects)) == ("slow_rank", [1, 3, 5, 7, 9])
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("slow", [2, 5, 6])
 def test_slow_hosts_are_named_however_many(tmp_path, slow):
     run, step_ms = host_bound(tmp_path, pace=lambda rank: 3.0 if rank < slow else 1.0)
@@ -41,6 +42,7 @@ def test_slow_hosts_are_named_however_many(tmp_path, slow):
     assert found.what_if.without_suspects_ms < 0.5 * step_ms
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("slow", [3, 5, 6])
 def test_late_loaders_are_named_however_many(tmp_path, slow):
     run, _ = delayed(tmp_path, 8, dict.fromkeys(range(6), range(slow)), "loader")
@@ -56,6 +58,7 @@ def test_a_slower_rank_beside_most_is_named_first(tmp_path):
     assert {s.rank for s in found.suspects} <= {0, 1, 2, 3, 4, 7}
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("mesh", "few"), [(MESHES[0], 1), (MESHES[1], 1), (MESHES[2], 3), (grid(dp=4), 1), (MESHES[0], 4)]
 )
@@ -75,6 +78,7 @@ def test_a_slow_rank_with_less_work_is_named(tmp_path):
     assert {s.rank for s in found.suspects} <= {2, 9}
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("quick", "factor"), [(range(1, 2), 0.8), (range(3), 0.8), (range(4), 0.7)])
 @pytest.mark.parametrize("made", ["slow", "work"])
 def test_without_sizes_of_kernels_both_readings_are_open(tmp_path, quick, factor, made):
@@ -109,6 +113,7 @@ def test_all_but_one_are_named_for_the_same_kernels(tmp_path, world):
     assert {s.rank for s in found.suspects} == set(range(world)) - {2}
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("mesh", [*MESHES, grid(pp=2, dp=8)], ids=["dp", "tp2", "tp4", "pp"])
 @pytest.mark.parametrize("seed", range(3))
 def test_devices_that_differ_by_chance_are_healthy(tmp_path, mesh, seed):

@@ -10,6 +10,7 @@ from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.ingest import load
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("step", [0, 2])
 def test_one_long_step_does_not_hide_behind_documents(tmp_path, step):
     finding = analyse(documents(tmp_path, factor=3.0, steps=(step,)))
@@ -52,7 +53,7 @@ def halting(folder, gaps, steps=5, *, kernel=False):
 
 @pytest.mark.parametrize("gaps", [2, 1, 4])
 @pytest.mark.parametrize(("steps", "verdict"), [(10, "healthy"), (5, "inconclusive"), (9, "inconclusive")])
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 def test_a_process_that_pauses_had_no_accident(tmp_path, gaps, steps, verdict):
     """It costs 6 % of a step or more as far as five steps tell; of ten it may be a whim."""
     finding = analyse(halting(tmp_path, gaps, steps))
@@ -61,11 +62,13 @@ def test_a_process_that_pauses_had_no_accident(tmp_path, gaps, steps, verdict):
     assert told == ([(5, "host_stall")] if verdict == "inconclusive" else [])
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("gaps", "verdict"), [(1, "healthy"), (2, "inconclusive")])
 def test_one_lengthened_kernel_is_an_accident(tmp_path, gaps, verdict):
     assert analyse(halting(tmp_path, gaps, kernel=True)).verdict == verdict
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("accident", "verdict"), [(20_000.0, "inconclusive"), (500.0, "imbalance")])
 def test_a_dearer_step_hides_behind_no_stage(tmp_path, accident, verdict):
     """The second stage is long in each of three steps, and one of its ranks late in one."""

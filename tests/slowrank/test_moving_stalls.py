@@ -27,6 +27,7 @@ def answers(folder, struck, steps=6):
     return with_stalls, with_stalls.what_if.step_ms / without.what_if.step_ms
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("shift", [0, 3])
 def test_a_stall_of_another_rank_each_step(tmp_path, shift):
     found, slowdown = answers(tmp_path, {step: ((5 * step + shift) % 8,) for step in range(6)})
@@ -66,6 +67,7 @@ def test_short_stalls_of_others_hide_no_rank(tmp_path):
     assert (found.verdict, [s.rank for s in found.suspects]) == ("slow_rank", [3])
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("factor", "named"), [(1.03, []), (1.1, [0])])
 def test_stalls_blame_no_rank_beside_a_slow_one(tmp_path, factor, named):
     """Rank 3 stalls twice and others once, as by chance; rank 0 has a slow device as well, which may cost little."""
@@ -160,6 +162,7 @@ def test_loaders_late_on_all_ranks_at_once(tmp_path):
 HALF = (4, 5, 6, 7)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("steps", [(1, 3, 5), (0, 1, 3, 4), (2, 4)])
 def test_half_of_the_ranks_stall_together(tmp_path, steps):
     """Noise cannot be told from them by their peers, which are early by as much; healthy they are not."""

@@ -89,7 +89,7 @@ def replayed(folder, stages, schedule, *faults):
         (3, "zb_h1", "slow_link:rank=0,delay_ms=30"),
     ],
 )
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 def test_cured_step_is_the_healthy_one(tmp_path, stages, schedule, fault):
     """With the own times and transfers of the job without the fault, the replay takes as long as that job.
 
@@ -104,6 +104,7 @@ def test_cured_step_is_the_healthy_one(tmp_path, stages, schedule, fault):
     assert cured / 1e6 == pytest.approx(healthy_ms, abs=NEAR_MS)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", [9320069, 9320073, 9320096])
 def test_eager_send_behind_an_awaited_receive(tmp_path, seed):
     """Both ends of a pair share a stream there, and all sends are buffered: the rank waits for the receive alone."""

@@ -54,6 +54,7 @@ def test_interruptions_do_not_hide_a_slow_processor(tmp_path, seed):
     assert found.suspects or seed == 2  # its other ranks vary by more than the slow one costs
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", [0, 1, 2, 5])
 def test_interruptions_do_not_hide_work_that_no_peer_runs(tmp_path, seed):
     found = analyse(shared_job(tmp_path, factor=1.0, seed=seed, more=15))
@@ -62,12 +63,14 @@ def test_interruptions_do_not_hide_work_that_no_peer_runs(tmp_path, seed):
     assert all(s.mechanism.name == "more_work" for s in found.suspects)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_interruptions_alone_accuse_no_rank(tmp_path, seed):
     found = analyse(shared_job(tmp_path, factor=1.0, seed=seed))
     assert found.verdict != "slow_rank", found.suspects
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_interruptions_do_not_hide_a_process_that_sleeps(tmp_path, seed):
     """Between operators the other ranks never stand still, though their sums vary by as much as the sleep."""

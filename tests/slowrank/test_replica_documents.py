@@ -56,6 +56,7 @@ def drawn(first, varies, seed=3):
     return lengths
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("first", "varies", "seed", "kernel", "within"),
     [

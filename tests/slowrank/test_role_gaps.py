@@ -19,7 +19,7 @@ def loading(longer=0.0, ranks=LOADS):
 
 @pytest.mark.parametrize("share", [0.01, 0.05, 0.4])
 @pytest.mark.parametrize("mesh", [MESH, grid(tp=2, dp=3), grid(tp=2, dp=2)])
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 def test_one_loading_rank_a_group_is_design(tmp_path, mesh, share):
     """No rank of the role is slow, however long all of them take; what that costs is known."""
     busy = 3 * (1000 + 50) * sum(mesh.sizes[axis] > 1 for axis in mesh.order)
@@ -42,6 +42,7 @@ def test_only_the_longest_loader_is_named(tmp_path, mesh):
     assert found.suspects[0].lost_ms_per_step == pytest.approx(0.5, rel=0.1)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("slow", [0, 1])
 def test_a_slow_device_beside_loading_is_named(tmp_path, slow):
     """In a stage of two ranks the one that loads would hide the other."""
@@ -65,6 +66,7 @@ PARTS = [
 """A mesh, and the ranks without a trace: rank 0 is left of the role."""
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("mesh", "lost"), PARTS)
 def test_one_recorded_rank_may_have_a_role(tmp_path, mesh, lost):
     ranks = tuple(r for r in mesh.coordinates if mesh.coords(r)["tp"] == 0)
@@ -75,6 +77,7 @@ def test_one_recorded_rank_may_have_a_role(tmp_path, mesh, lost):
     assert list(found.to_record) == mates
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("mesh", "lost"), PARTS)
 def test_waits_show_that_one_rank_loads_alone(tmp_path, mesh, lost):
     """Ranks of the other tensor groups do not wait for the one without a trace."""

@@ -49,6 +49,7 @@ def test_the_stretch_of_a_stage_is_measured(tmp_path):
     assert not added[1:].any()
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("beside", [0, 1])
 def test_a_stage_beside_communication_is_not_long(tmp_path, beside):
     answer = concluded(trained(tmp_path, beside=beside, more={}))[1]

@@ -24,7 +24,7 @@ def saved(found):
     return 1.0 - 1.0 / found.what_if.slowdown
 
 
-@pytest.mark.quick(10)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("us", [700.0, 2000.0])
 @pytest.mark.parametrize("world", [3, 4, 8])
@@ -34,7 +34,7 @@ def test_halves_of_the_ranks_are_late_in_turn(tmp_path, world, us, kind):
     assert saved(found) == pytest.approx(lost, abs=0.02)
 
 
-@pytest.mark.quick(10)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("world", "share"), [(3, 2), (4, 1), (4, 3), (6, 4), (8, 2), (8, 6), (16, 8)])
 def test_some_ranks_are_late_in_turn(tmp_path, world, share, kind):
@@ -43,7 +43,7 @@ def test_some_ranks_are_late_in_turn(tmp_path, world, share, kind):
     assert saved(found) == pytest.approx(lost, abs=0.03)
 
 
-@pytest.mark.quick(10)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("world", [2, 3, 4, 8, 16])
 @pytest.mark.parametrize(
     "twin",
@@ -60,6 +60,7 @@ def test_what_all_ranks_do_together_is_healthy(tmp_path, twin, world):
     assert analyse(delayed(tmp_path, world, {}, steps=8, **twin)[0]).verdict == "healthy"
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(("kind", "verdict"), [("loader", "imbalance"), ("pause", "healthy")])
 @pytest.mark.parametrize("late", [(4,), (2, 5), (1, 4, 6)])
 def test_all_ranks_are_late_at_once(tmp_path, late, kind, verdict):
@@ -78,6 +79,7 @@ def test_loaders_start_in_the_first_step(tmp_path):
     assert "in step 0, together" in found.reason
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("share", [4, 6, 7])
 def test_most_ranks_are_late_at_times(tmp_path, share):
     """The ranks that are late are candidates, also where they are most of all."""
@@ -99,6 +101,7 @@ def at_random(random):
     return max(random.exponential(1.5) - 0.7, 0.0)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("world", [2, 8])
 @pytest.mark.parametrize("kind", ["loader", "collector"])
 def test_delays_that_spans_name_are_no_noise(tmp_path, kind, world):

@@ -228,6 +228,7 @@ def test_a_stream_of_several_groups_is_told_apart(tmp_path):
     assert (ops.instance >= 0).all()
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", ["void deep_ep::intranode::dispatch<8>(int4*, int*)", "gemm"])
 def test_kernels_of_other_libraries_wait_for_the_slow(tmp_path, name):
     """Of eight ranks 5 is slow, and its half waits for it in kernels that no record tells of.

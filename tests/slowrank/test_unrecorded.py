@@ -56,7 +56,7 @@ def test_one_rank_alone_is_compared_with_nobody(tmp_path):
 
 
 @pytest.mark.parametrize("lost", range(8))
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 def test_whoever_is_lost_nobody_else_is_named(tmp_path, lost):
     finding = analyse(job(tmp_path, MESH, slow={3: 1.4}, lost={lost}))
     assert [s.rank for s in finding.suspects] == ([] if lost == 3 else [3])
@@ -192,6 +192,7 @@ def test_all_unseen_ranks_of_a_group_are_named(tmp_path):
     assert unrecorded._behind(case, {rows[0, 4, 8]: 1.0}, frozenset({4, 6})) == (4,)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("fault", ["healthy", "long_stage"])
 def test_messages_to_unrecorded_ranks_prove_no_health(tmp_path, fault):
     """Two ranks of twelve, whose traces name no group: those to whom they send may be slow."""

@@ -292,3 +292,6 @@ MAX_FLOPS: Final = 1 << 60
 
 MAX_HOSTS_FILE: Final = 1 << 24
 """Bytes of a file of hosts, 16 MiB: a row of 64 for each of `MAX_RANKS`."""
+
+MOST_KEPT_EVENTS: Final = 200_000
+"""Events of a run whose columns stay in memory once read: all columns of so many take 40 MB."""

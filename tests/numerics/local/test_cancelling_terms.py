@@ -77,6 +77,7 @@ def answered(tmp_path, kind, scaled=""):
     return compare(tmp_path / "run", tmp_path / "base")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", ["keys", "channels"])
 def test_another_order_of_cancelling_terms_is_no_bug(tmp_path, kind):
     found = answered(tmp_path, kind)

@@ -125,6 +125,7 @@ REPAIRS = {
 }
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("bug", REPAIRS)
 def test_what_repairs_a_wrong_sum_is_told(tmp_path, bug):
     make, words = REPAIRS[bug]

@@ -51,6 +51,7 @@ def trained(out, after, *, loss=mean, share=2.0, clip=0.0, given=False, steps=2)
     return compare(out, None, Options(prove=partial(prove, model=built.model, optimizer=built.optimizer)))
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("after", "more", "said"),
     [

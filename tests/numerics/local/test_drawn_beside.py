@@ -48,6 +48,7 @@ def test_states_alone_show_no_rule(runs):
     assert "draw the same random numbers" in found.reason
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("kind", "shown"),
     [

@@ -27,6 +27,7 @@ def dropping(model):
     model[2][1].register_forward_hook(lambda _m, _i, out: 3 * out)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("kind", HOOKS)
 @pytest.mark.parametrize("behind", [False, True])
 def test_hooks_of_the_model_are_healthy(tmp_path, kind, behind):
@@ -42,6 +43,7 @@ def test_hooks_behind_dropout_get_what_was_dropped(tmp_path):
     assert found.verdict in {"identical", "rounding"}, found.reason
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", HOOKS)
 def test_a_hook_that_the_model_lacks_is_a_bug(tmp_path, kind):
     assert answer(trained(tmp_path / "run", hooked(kind))).verdict == "bug"

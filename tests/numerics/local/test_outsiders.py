@@ -94,6 +94,7 @@ def test_bugs_of_experts_are_placed(ranks, tmp_path, bug, tensor, words):
 UNSEEN = {True: "steps none of the model's parameters", False: "added up without being divided"}
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("changes", UNSEEN)
 def test_flat_shares_are_seen_unless_they_hold_changes(ranks, tmp_path, changes):
     ranks.run(flat, 2, tmp_path / "run", changes)

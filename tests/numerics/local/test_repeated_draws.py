@@ -145,6 +145,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("change", "steps", "tensor", "words"), quick_first(3, REPEATING))
 def test_draws_that_do_not_move_on_are_bugs(tmp_path, change, steps, tensor, words):
     found = answered(tmp_path, change, steps)
@@ -154,6 +155,7 @@ def test_draws_that_do_not_move_on_are_bugs(tmp_path, change, steps, tensor, wor
     assert "do not move on" in found.reason
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("change", "steps"), quick_first(3, SOUND))
 def test_sound_draws_are_not_accused(tmp_path, change, steps):
     found = answered(tmp_path, change, steps)

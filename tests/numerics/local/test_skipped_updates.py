@@ -105,6 +105,7 @@ def answer(run, baseline=None, kind="sgd", *, model=True):
     return compare(run, baseline, Options(prove=proving))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_the_update_behind_a_skipped_one_is_checked(tmp_path, kind):
     found = answer(Trainer(kind, "skips").run(tmp_path / "run"), kind=kind)
@@ -112,6 +113,7 @@ def test_the_update_behind_a_skipped_one_is_checked(tmp_path, kind):
     assert not [text for text in found.not_checked if text.startswith("the optimiser's step")]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_state_lost_in_a_skipped_step_is_a_bug(tmp_path, kind):
     found = answer(Trainer(kind, "skips, forgets").run(tmp_path / "run"), kind=kind)
@@ -119,6 +121,7 @@ def test_state_lost_in_a_skipped_step_is_a_bug(tmp_path, kind):
     assert "is not what the optimiser makes of the recorded gradient and state" in found.reason
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("model", [True, False])
 def test_weights_written_in_a_skipped_step_are_seen(tmp_path, model):
     run = Trainer(habit="skips, writes").run(tmp_path / "run")
@@ -133,6 +136,7 @@ def test_weights_written_in_a_skipped_step_are_seen(tmp_path, model):
     assert said in beside.reason
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("model", [True, False])
 def test_an_update_of_the_baseline_alone_is_a_bug(tmp_path, model):
     runs = Trainer(habit="skips").run(tmp_path / "run"), Trainer().run(tmp_path / "baseline")
@@ -142,6 +146,7 @@ def test_an_update_of_the_baseline_alone_is_a_bug(tmp_path, model):
     assert "the baseline makes no update in step 1, and the run" in answer(*runs[::-1], model=model).reason
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("model", [True, False])
 def test_an_overflow_of_one_run_is_open(tmp_path, model):
     run = Trainer(habit="skips, overflows").run(tmp_path / "run")
@@ -180,6 +185,7 @@ def test_a_last_group_by_its_own_count_is_sound(tmp_path):
     assert found.verdict in {"identical", "rounding"}, found.reason
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("model", [True, False])
 def test_a_resumed_run_of_another_layout_is_no_bug(tmp_path, model):
     baseline = Trainer(micro=1).run(tmp_path / "baseline")
@@ -222,6 +228,7 @@ def test_a_fused_optimiser_skips_as_another_does(tmp_path):
     assert "no update" not in answer(*runs, kind="adamw").reason
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("model", [True, False])
 def test_a_change_of_the_baseline_alone_is_a_bug(tmp_path, model):
     baseline = Trainer(habit="writes").run(tmp_path / "baseline")
