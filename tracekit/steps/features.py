@@ -205,7 +205,7 @@ def operator_times(
     inside = step >= 0
     inside[inside] &= start[inside] < each[1][step[inside]]
     inner = inside & (np.append(start[1:], np.iinfo(np.int64).max) >= end)
-    inner &= np.array(inside_each(exposed, (start, end))) == 0
+    inner[inner] = np.array(inside_each(exposed, (start[inner], end[inner]))) == 0
     return _by_name((end - start)[inner], names[inner], step[inner], list(codes)) if inner.any() else {}
 
 

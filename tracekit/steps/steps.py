@@ -283,4 +283,4 @@ def idle_within(ops: Operations, rank: int, windows: Intervals) -> Intervals:
 def inside_each(intervals: Intervals, windows: Intervals) -> tuple[float, ...]:
     """Return the length of the disjoint `intervals` inside each of the `windows`, ns."""
     inside = covered_until(intervals, windows[1]) - covered_until(intervals, windows[0])
-    return tuple(float(v) for v in inside)
+    return tuple(inside.astype(np.float64).tolist())
