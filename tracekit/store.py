@@ -58,9 +58,7 @@ class RankRecord:
     table_sha256: str = ""  # of the Parquet file; empty in a run that is not kept
     windows: tuple[int, ...] = ()  # begin of each window, ns, where several files were joined
     window_names: tuple[str, ...] = ()  # of each window, where the files' paths tell them apart
-    placed: tuple[
-        int, ...
-    ] = ()  # rows of GROUPS of which every event gave the rank's own place, when it was kept
+    placed: tuple[int, ...] = ()  # rows of GROUPS of which every event gave the rank's own place, if kept
     device: str = ""  # the name of its devices, as the file gives it
 
 
@@ -94,24 +92,16 @@ class Run:
     rejected: tuple[Rejected, ...]
     quality: tuple[Quality, ...]
     world_size: int | None
-    mesh_hint: dict[str, Any] | None = (
-        None  # {"order": [...], "sizes": {...}}: of run.json, or of the input itself
-    )
+    mesh_hint: dict[str, Any] | None = None  # {"order": [...], "sizes": {...}}: of run.json or the input
     lease: object | None = field(default=None, repr=False, compare=False)  # keeps a temporary folder alive
     job: int | None = None  # which of several recordings is wanted, if its ranks are of several; not kept
-    chosen: bool = (
-        False  # whether a number has chosen its files among those of several jobs already; not kept
-    )
-    spans: Mapping[int, tuple[int, int]] | None = field(
-        default=None, repr=False, compare=False
-    )  # by rank: only events that begin in this half-open time, ns, are handed out; None is all; not kept
-    places: Mapping[int, Place] = field(
-        default_factory=dict
-    )  # by rank, where a user's file says them; not kept
+    chosen: bool = False  # whether a number has chosen its files among those of several jobs; not kept
+    spans: Mapping[int, tuple[int, int]] | None = field(default=None, repr=False, compare=False)
+    """By rank: only events that begin in this half-open time, ns, are handed out; None is all; not kept."""
+    places: Mapping[int, Place] = field(default_factory=dict)  # by rank, of a user's file; not kept
     hardware: Hardware | None = None  # what the user describes; not kept
-    kept: dict[Path, dict[str, pa.ChunkedArray | None]] = field(
-        default_factory=dict, repr=False, compare=False
-    )  # columns read of a small run, by table and name, None if stored and not read yet
+    kept: dict[Path, dict[str, Any]] = field(default_factory=dict, repr=False, compare=False)
+    """Columns read of a small run, by table and name, None if stored and not read yet."""
 
     def record(self, rank: int) -> RankRecord:
         """Return the record of `rank`; KeyError where the run has none."""
@@ -162,13 +152,10 @@ class Run:
             raise InputError(
                 f"{path}: holds {table.num_rows} events, its manifest says {record.events}; ingest the traces again"
             )
-        for name in columns or EVENTS.names:
-            if (
-                name not in stored and name in EVENTS.names
-            ):  # an older tracekit ingested it without that column
-                table = table.append_column(
-                    EVENTS.field(name), pa.nulls(table.num_rows, EVENTS.field(name).type)
-                )
+        for name in columns or EVENTS.names:  # an older tracekit ingested it without some
+            if name not in stored and name in EVENTS.names:
+                nulls = pa.nulls(table.num_rows, EVENTS.field(name).type)
+                table = table.append_column(EVENTS.field(name), nulls)
         table = self._within_world(table.unify_dictionaries())
         if "group" in table.schema.names and list(record.groups) != list(range(len(record.groups))):
             rows = from_numpy(np.array(record.groups, np.int32), np.array(record.groups) < 0)
@@ -208,16 +195,12 @@ class Run:
         Of a run of few events the columns stay in memory: an analysis reads a rank up to ten times.
         """
         kept = self.kept.setdefault(path, {}) if self._is_small else {}
-        stored, taken = set(kept), [c for c in columns if c in kept]
-        if not kept or any(kept[c] is None for c in taken):
+        if not kept or any(kept.get(c, 0) is None for c in columns):
             with pq.ParquetFile(path, memory_map=True) as file:
-                stored = set(file.schema_arrow.names)
-                taken = [c for c in columns if c in stored]
-                table = self._stored(file, path, rank, taken)
-            if not self._is_small:
-                return table, stored
-            kept |= dict.fromkeys(stored - kept.keys()) | {c: table.column(c) for c in taken}
-        return pa.table({c: kept[c] for c in taken}), stored
+                kept |= dict.fromkeys(set(file.schema_arrow.names) - kept.keys())
+                table = self._stored(file, path, rank, [c for c in columns if c in kept])
+            kept |= {c: table.column(c) for c in table.column_names}
+        return pa.table({c: kept[c] for c in columns if c in kept}), set(kept)
 
     @cached_property
     def _is_small(self) -> bool:
