@@ -17,6 +17,7 @@ from tracekit.analysis.slowrank.expected.nodes import with_hosts
 from tracekit.analysis.triage.beside_traces import counters_beside, kernel_lines, recorded
 from tracekit.analysis.triage.found_files import Job, jobs_of
 from tracekit.analysis.triage.testimony import collect_next, counters_say, testimonies
+from tracekit.analysis.triage.unread import unread_counters
 from tracekit.dumps.load import load_dumps
 from tracekit.errors import TracekitError, UsageError
 from tracekit.evidence.archives import unpack
@@ -27,7 +28,7 @@ from tracekit.files.source import Source
 from tracekit.findings import Rejected
 from tracekit.findings.hang import HangFinding
 from tracekit.findings.slowrank import SlowRankFinding
-from tracekit.findings.triage import JobAnswer, Question, TriageFinding
+from tracekit.findings.triage import JobAnswer, Question, ToCollect, TriageFinding
 from tracekit.ingest import load
 from tracekit.locked_folders import LOCK, temporary
 from tracekit.mesh.hardware import Hardware
@@ -77,6 +78,7 @@ def triage(inputs: Inputs, ask: Ask | None = None, progress: Progress | None = N
         files = tuple(
             file for job in jobs for file in sorted(job.files, key=lambda file: (file.kind, file.path))
         )
+        answers = _hinted(answers, inputs, gathered)
         finding = TriageFinding(files, tuple(unknown), answers, tuple(skipped))
         return _renamed(finding, names) if names else finding
 
@@ -102,6 +104,15 @@ def triage_files(
     """
     axes = None if order is None else tuple(order)
     return triage(inputs, Ask(mesh, axes, jobs, job, hosts, hardware), progress)
+
+
+def _hinted(answers: tuple[JobAnswer, ...], inputs: Inputs, gathered: Gathered) -> tuple[JobAnswer, ...]:
+    """Return the answers, each with the command that would read the counters which lie beside the files, if any do."""
+    unread = unread_counters(inputs, {*gathered.read, *gathered.unknown})
+    if unread is None:
+        return answers
+    hint = ToCollect(unread.command, f"lies beside these files, not read: {unread.in_words()}")
+    return tuple(replace(answer, collect=(*answer.collect, hint)) for answer in answers)
 
 
 def _unpacked(
