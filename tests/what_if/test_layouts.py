@@ -13,7 +13,7 @@ from tracekit.errors import UsageError
 
 RECORDED = {"tp": 2, "cp": 1, "pp": 2, "dp": 2}
 SENT = {"tp": 8.0, "dp": 6.0}
-COSTS = Costs(RECORDED, 4, 10.0, (Stage(80.0, 0.0, 4.0, SENT), Stage(100.0, 0.0, 4.0, SENT)), {})
+COSTS = Costs(RECORDED, 4, 10.0, (Stage(80.0, 0.0, 4.0, SENT, {}), Stage(100.0, 0.0, 4.0, SENT, {})), {})
 
 
 def step_on(text):
@@ -37,9 +37,21 @@ def test_tensor_ranks_divide_compute_and_keep_gaps():
 
 @pytest.mark.parametrize(("text", "summed"), [("tp=2,cp=4", 12.0), ("tp=4,cp=2", 6.0), ("tp=2,cp=1", 12.0)])
 def test_sums_of_gradients_follow_parameters(text, summed):
-    sizes, more = parse_layout(text).sizes, Stage(64.0, 12.0, 0.0, {})
+    sizes, more = parse_layout(text).sizes, Stage(64.0, 12.0, 0.0, {}, {})
     costs = Costs({"tp": 2, "cp": 2, "pp": 1, "dp": 1}, 0, 0.0, (more,), {})
     assert step_ns(costs, sizes, LIKELY) == pytest.approx(64 * 4 / (sizes["tp"] * sizes["cp"]) + summed)
+
+
+@pytest.mark.parametrize(("text", "tensor", "context"), [
+    ("tp=2,cp=2", 1, 1), ("tp=1,cp=2", 0, 1), ("tp=4,cp=1", 1.049 / 0.589, 0), ("tp=1,cp=1", 0, 0),
+])  # fmt: skip
+def test_waits_by_chance_end_with_their_axis(text, tensor, context):
+    """Of four and of two normal deviations the largest is 1.05 and 0.59 on average, by Blom's formula."""
+    sizes, one = parse_layout(text).sizes, Stage(64.0, 0.0, 0.0, {}, {"tp": 3.0, "cp": 5.0, "tp_pp": 9.0})
+    costs = Costs({"tp": 2, "cp": 2, "pp": 1, "dp": 1}, 0, 0.0, (one,), {})
+    part = 4 / (sizes["tp"] * sizes["cp"])
+    expected = part * (64 + 3 * tensor + 5 * context)
+    assert step_ns(costs, sizes, LIKELY) == pytest.approx(expected, rel=1e-4)
 
 
 def test_one_stage_has_no_bubble():

@@ -22,13 +22,15 @@ class Stage(NamedTuple):
     """One pipeline stage in one step, ns.
 
     compute: what follows the tokens of a rank. summed: gradients added to those of earlier micro-batches, which follow
-    its parameters. gaps: without compute. transfers: the exposed ones, by axes (as `cp_dp`).
+    its parameters. gaps: without compute. transfers: the exposed ones, by axes (as `cp_dp`). waits: for members that
+    arrive later, likewise.
     """
 
     compute: float
     summed: float
     gaps: float
     transfers: dict[str, float]
+    waits: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -98,9 +100,13 @@ def _stage(cells: list[StepBreakdown], edges: float, summed: float) -> Stage:
         axis: float(np.median([sum(e.transfer_ns for e in p.exposed if e.axis == axis) for p in parts]))
         for axis in axes
     }
+    waits = {
+        axis: float(np.median([sum(e.wait_ns for e in p.exposed if e.axis == axis) for p in parts]))
+        for axis in axes
+    }
     compute -= max(edges - gaps, 0.0)
     summed = min(summed, compute)
-    return Stage(compute - summed, summed, max(gaps - edges, 0.0), spent)
+    return Stage(compute - summed, summed, max(gaps - edges, 0.0), spent, waits)
 
 
 def _edges(case: Case) -> float:
