@@ -1,5 +1,7 @@
 """The step of another mesh of the same job: a model worked out on paper, refusals, and a simulated job."""
 
+from types import SimpleNamespace
+
 import pytest
 
 import tracekit
@@ -7,9 +9,10 @@ from reftrain.simulate.runner import simulate
 from reftrain.simulate.summary import summarise
 from tests.simulate.case import setup_of, written
 from tracekit.analysis.questions.answer import answer
-from tracekit.analysis.questions.layout_costs import Costs, Stage
+from tracekit.analysis.questions.layout_costs import Costs, Stage, _stage
 from tracekit.analysis.questions.layouts import LIKELY, check, parse_layout, restaged, step_ns
 from tracekit.errors import UsageError
+from tracekit.findings.breakdown import ExposedTime
 
 RECORDED = {"tp": 2, "cp": 1, "pp": 2, "dp": 2}
 SENT = {"tp": 8.0, "dp": 6.0}
@@ -122,3 +125,15 @@ def test_context_ranks_do_not_divide_the_sums(tmp_path):
     true = summarise(simulate(setup_of({"cp": 4}, micro_batches=16, **small)[0])).mean_step_ms
     predicted = answer(tracekit.load([str(tmp_path / "trace")]), layouts=("cp=4",)).answers[0]
     assert predicted.without_ms == pytest.approx(true, rel=0.02)
+
+
+def test_parts_of_a_stage_add_up_to_its_steps():
+    """A transfer that is long in one step of three counts: the mean of the parts is the mean step."""
+    steps = [
+        SimpleNamespace(
+            compute_ns=80, host_ns=10, idle_ns=0, unknown_ns=0, exposed=(ExposedTime("tp", wait, sent, 0),)
+        )
+        for wait, sent in ((0, 10), (0, 10), (12, 70))
+    ]
+    stage = _stage([SimpleNamespace(parts=parts) for parts in steps], 0.0, 0.0)
+    assert stage == Stage(80.0, 0.0, 10.0, {"tp": 30.0}, {"tp": 4.0})
