@@ -13,7 +13,7 @@ from tracekit.analysis.slowrank.opened import placed
 from tracekit.errors import MeshUnknownError
 from tracekit.findings import SlowRankFinding
 from tracekit.mesh import Mesh
-from tracekit.placement import HOST_NAME, HostList
+from tracekit.placement import HOST_NAME
 from tracekit.thresholds.report import HOSTS_STARTED, PROBED_GROUPS, PROBED_RANKS
 
 from .. import options
@@ -34,9 +34,9 @@ _ON_HOST = (
 
 @click.command("next")
 @options.cut()
-@options.hosts()
+@options.machines()
 @source()
-def next_probe(source: Source, cut: options.Cut, hosts: HostList | None) -> int:
+def next_probe(source: Source, cut: options.Cut, machines: options.Machines) -> int:
     """Print a script that separates a slow device, host and link, for the ranks that slowrank suspects.
 
     Each rank multiplies matrices, copies, launches and reads the clock alone; then the suspects' groups of the
@@ -48,8 +48,8 @@ def next_probe(source: Source, cut: options.Cut, hosts: HostList | None) -> int:
     torchrun --nproc-per-node 8 probe.py
     """
     with source.analysed() as (read, progress):
-        run = with_hosts(read, hosts)
-        finding = analyse(run, cut.mesh, cut.order, cut.steps, progress)
+        run = with_hosts(read, machines.hosts)
+        finding = analyse(run, cut.mesh, cut.order, cut.steps, progress, hardware=machines.hardware)
         mesh = None
         with suppress(MeshUnknownError):
             mesh = placed(run, cut.mesh, cut.order)[2].mesh

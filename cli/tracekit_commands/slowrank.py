@@ -1,11 +1,14 @@
 """The command `tracekit slowrank`: validate, analyse, render."""
 
-from typing import get_args
+from dataclasses import replace
+from typing import Any, get_args
 
 import click
 
 from tracekit.analysis.slowrank.analyse import analyse, illustrated
-from tracekit.findings import Verdict
+from tracekit.analysis.triage.unread import unread_counters
+from tracekit.findings import SlowRankFinding, Verdict
+from tracekit.findings.picture import SlowRankPicture
 from tracekit.page.shell import About, date_text
 from tracekit.report.html.slowrank import slowrank_html
 from tracekit.report.markdown import labelled_markdown
@@ -56,12 +59,11 @@ def slowrank(
     tracekit slowrank traces/ --steps 3:8 --json answer.json --fail-on slow_rank,slow_link
     tracekit slowrank 'gs://bucket/run7/*.json.gz' --mesh tp=8,cp=1,pp=16,dp=128
     """
-    page, trace, asked = "", b"", (cut.mesh, cut.order, cut.steps)
+    page, trace, drawn = "", b"", html_to is not None or perfetto_to is not None
     with source.analysed() as (run, progress):
-        if html_to is None and perfetto_to is None:
-            finding = analyse(run, *asked, progress, explain=explain, **machines.given)
-        else:
-            finding, picture = illustrated(run, *asked, progress, explain=explain, **machines.given)
+        given = {"progress": progress, "explain": explain, **vars(cut), **machines.given}
+        finding, picture = _answered(source, run, given, drawn=drawn)
+        if picture is not None:
             page = slowrank_html(finding, picture, _foot(source, run)) if html_to else ""
             trace = slowrank_trace(finding, picture) if perfetto_to else b""
     lines = slowrank_lines(finding, verbose=answer.verbose)
@@ -74,6 +76,16 @@ def slowrank(
         (lambda: trace, perfetto_to),
     )
     return exit_codes.of_verdict(finding.verdict, fail_on)
+
+
+def _answered(
+    source: Source, run: Run, given: dict[str, Any], *, drawn: bool
+) -> tuple[SlowRankFinding, SlowRankPicture | None]:
+    """Return the finding, with a row for counters that lie beside the traces, unread, and its charts if `drawn`."""
+    finding, picture = illustrated(run, **given) if drawn else (analyse(run, **given), None)
+    unread = unread_counters(source.inputs)
+    rows = () if unread is None else (unread.quality,)
+    return replace(finding, quality=(*finding.quality, *rows)), picture
 
 
 def _foot(source: Source, run: Run) -> About:

@@ -7,7 +7,6 @@ import click
 from tracekit.analysis.triage.triage import Ask
 from tracekit.analysis.triage.triage import triage as answered
 from tracekit.ingest import ProgressEvent
-from tracekit.placement import HostList
 from tracekit.report.html.triage import triage_html
 from tracekit.report.markdown import indented_markdown
 from tracekit.report.slowrank_json import dumps
@@ -23,7 +22,7 @@ VERDICTS = ("hang", "mismatch", "none", "slow_rank", "slow_link", "imbalance", "
 
 @click.command()
 @options.axes()
-@options.hosts()
+@options.machines()
 @options.failing(VERDICTS)
 @options.html()
 @options.answer()
@@ -31,7 +30,7 @@ VERDICTS = ("hang", "mismatch", "none", "slow_rank", "slow_link", "imbalance", "
 def triage(
     source: Source,
     axes: options.Axes,
-    hosts: HostList | None,
+    machines: options.Machines,
     fail_on: frozenset[str],
     html_to: str | None,
     answer: options.Answer,
@@ -48,7 +47,8 @@ def triage(
     tracekit triage logs/ dumps/ traces/ --fail-on any
     """
     jobs = source.jobs or len(os.sched_getaffinity(0))
-    ask = Ask(axes.mesh, None if axes.order is None else tuple(axes.order), jobs, source.job, hosts)
+    order = None if axes.order is None else tuple(axes.order)
+    ask = Ask(axes.mesh, order, jobs, source.job, **machines.given)
     with reading(quiet=source.quiet) as show, about(source.inputs):
         finding = answered(
             source.inputs, ask, lambda files, of, done, total: show(ProgressEvent(files, of, done, total, ""))

@@ -14,9 +14,10 @@ def test_text_names_parts_limits_and_unknowns(tracekit, slow):
     assert done.out.startswith("FLOOR  ")
     for label in ("part", "imbalance", "launch gaps", "no waiting", "roofline", "plan", "unknown"):
         assert f"\n  {label} " in done.out
+    missing = "give --model parameters=8e9,tokens=4M, or traces with record_shapes=True"
+    assert f"  roofline              unknown; {missing}\n" in done.out
     assert (
-        "unknown; give --model parameters=8e9,tokens=4M, or traces with record_shapes=True, and --hardware h100"
-        in done.out
+        "756 TFLOP/s a device: the dense 16-bit peak of NVIDIA H100 PCIe, which the traces name" in done.out
     )
 
 

@@ -10,7 +10,7 @@ from tracekit.report.slowrank_json import dumps
 
 TOP = [
     "schema", "ranks", "mesh", "steps", "step_ms", "residual_ms", "rank_steps", "total_ns", "flops", "flops_from",
-    "peak_tflops",
+    "peak_tflops", "peak_from", "device",
     "mfu", "parts", "unknown", "limits", "kernels", "coverage", "quality", "notes",
 ]  # fmt: skip
 PART = ["part", "ns", "mean_ms", "share", "brings_ms", "remedy"]

@@ -52,7 +52,16 @@ SIGNATURES = {
     "places": ["run", "mesh=None", "order=None", "progress=None"],
     "load_dumps": ["inputs", "jobs=1", "progress=None", "timed=False", "job=None"],
     "hang": ["dumps", "mesh=None", "order=None"],
-    "triage": ["inputs", "mesh=None", "order=None", "jobs=1", "progress=None", "job=None", "hosts=None"],
+    "triage": [
+        "inputs",
+        "mesh=None",
+        "order=None",
+        "jobs=1",
+        "progress=None",
+        "job=None",
+        "hosts=None",
+        "hardware=None",
+    ],
 }
 FINDINGS = {
     "SlowRankFinding": (

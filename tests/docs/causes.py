@@ -7,9 +7,9 @@ PAGE = ROOT / "docs" / "causes.md"
 HEAD = """# Why a rank is slow
 
 `tracekit slowrank` names a rank, a cause and, where the evidence separates them, a mechanism: what within the cause
-takes the time. This page lists what each looks like, what excludes it, and what to do. It is written from
-`tracekit/causes.py` and `tracekit/mechanisms.py`, which the analysis and its reports read (`python -m
-tests.docs.causes` writes it again).
+takes the time. This page lists what each looks like, what excludes it, and what to do; the line `see` of an answer
+names the section. It is written from `tracekit/causes.py` and `tracekit/mechanisms.py`, which the analysis and its
+reports read (`python -m tests.docs.causes` writes it again).
 
 A cause is named where it explains 80 % of a rank's excess or more. Otherwise the cause is `unknown`, and the two that
 explain most are listed with their shares, what excludes each, and what to do for each (`suspects[].causes` in JSON).
@@ -42,6 +42,7 @@ step that nothing of this explains is open, and more steps decide it.
 | step | looks like | excluded by | do |
 |---|---|---|---|
 """
+NO_SIGN = "no other cause explains 80 % of the excess; the two that explain most are listed, each with a section here"
 ROWS_OF_ONE_STEP = (
     (
         "evaluation or checkpoint of all ranks",
@@ -86,11 +87,14 @@ def page() -> str:
     """The text of docs/causes.md."""
     parts = [HEAD]
     for cause in CAUSES.values():
-        if cause.name == "unknown":
-            continue
-        looks = "; ".join(sign.says for sign in cause.signs)
+        looks = "; ".join(sign.says for sign in cause.signs) or NO_SIGN
+        why = (
+            f"The suspect is slow because {cause.meaning}."
+            if cause.signs
+            else f"{cause.meaning.capitalize()}."
+        )
         parts.append(
-            f"\n## {cause.name}\n\nThe suspect is slow because {cause.meaning}.\n\n"
+            f"\n## {cause.name}\n\n{why}\n\n"
             f"- **Looks like**: {looks}.\n- **Excluded by**: {cause.excluded_by}.\n- **Do**: {cause.next_step}.\n"
         )
         if cause.next_on_cpu:

@@ -202,3 +202,15 @@ def test_hang_reads_a_log_beside_dumps(tracekit, mixture):
     assert [c["rank"] for c in json.loads(told.out)["culprits"]] == [6]
     alone = tracekit("hang", mixture / "log" / "job.out", "--json", "-")
     assert [c["rank"] for c in json.loads(alone.out)["culprits"]] == [6]
+
+
+def test_an_ingested_run_is_one_however_named(tmp_path):
+    from tests.slowrank.jobs import grid, job
+    from tracekit.manifest import save_manifest
+
+    (run := tmp_path / "job" / "run").mkdir(parents=True)
+    save_manifest(job(run, grid(dp=4), slow={3: 1.3}), kept=True)
+    named, within, matched = (triage([str(given)]) for given in (run, run.parent, tmp_path / "job" / "r*"))
+    assert [file.kind for file in named.found] == ["run"]
+    assert named == within == matched
+    assert [s.rank for s in named.first.answer.suspects] == [3]

@@ -325,3 +325,11 @@ def test_course_is_drawn_as_it_is_told(course):
 )
 def test_browser_draws_the_other_pages(name, count, pages, tmp_path):
     assert len(charts(drawn(pages[name], tmp_path))) == count
+
+
+def test_floor_shows_bars_of_parts_however_small(run):
+    page = floor_html(floor(run))
+    bars = re.findall(r"margin-left:[\d.]+%;width:[\d.]+%;min-width:(\d)px", page)
+    assert bars
+    assert set(bars) == {"3"}
+    assert page.count("background:var(--panel)") >= len(bars)  # the whole step, behind each bar

@@ -1,5 +1,7 @@
 """The step of another mesh of the same job: a model worked out on paper, refusals, and a simulated job."""
 
+from types import SimpleNamespace
+
 import pytest
 
 import tracekit
@@ -7,13 +9,14 @@ from reftrain.simulate.runner import simulate
 from reftrain.simulate.summary import summarise
 from tests.simulate.case import setup_of, written
 from tracekit.analysis.questions.answer import answer
-from tracekit.analysis.questions.layout_costs import Costs, Stage
+from tracekit.analysis.questions.layout_costs import Costs, Stage, _stage
 from tracekit.analysis.questions.layouts import LIKELY, check, parse_layout, restaged, step_ns
 from tracekit.errors import UsageError
+from tracekit.findings.breakdown import ExposedTime
 
 RECORDED = {"tp": 2, "cp": 1, "pp": 2, "dp": 2}
 SENT = {"tp": 8.0, "dp": 6.0}
-COSTS = Costs(RECORDED, 4, 10.0, (Stage(80.0, 0.0, 4.0, SENT), Stage(100.0, 0.0, 4.0, SENT)), {})
+COSTS = Costs(RECORDED, 4, 10.0, (Stage(80.0, 0.0, 4.0, SENT, {}), Stage(100.0, 0.0, 4.0, SENT, {})), {})
 
 
 def step_on(text):
@@ -37,9 +40,21 @@ def test_tensor_ranks_divide_compute_and_keep_gaps():
 
 @pytest.mark.parametrize(("text", "summed"), [("tp=2,cp=4", 12.0), ("tp=4,cp=2", 6.0), ("tp=2,cp=1", 12.0)])
 def test_sums_of_gradients_follow_parameters(text, summed):
-    sizes, more = parse_layout(text).sizes, Stage(64.0, 12.0, 0.0, {})
+    sizes, more = parse_layout(text).sizes, Stage(64.0, 12.0, 0.0, {}, {})
     costs = Costs({"tp": 2, "cp": 2, "pp": 1, "dp": 1}, 0, 0.0, (more,), {})
     assert step_ns(costs, sizes, LIKELY) == pytest.approx(64 * 4 / (sizes["tp"] * sizes["cp"]) + summed)
+
+
+@pytest.mark.parametrize(("text", "tensor", "context"), [
+    ("tp=2,cp=2", 1, 1), ("tp=1,cp=2", 0, 1), ("tp=4,cp=1", 1.049 / 0.589, 0), ("tp=1,cp=1", 0, 0),
+])  # fmt: skip
+def test_waits_by_chance_end_with_their_axis(text, tensor, context):
+    """Of four and of two normal deviations the largest is 1.05 and 0.59 on average, by Blom's formula."""
+    sizes, one = parse_layout(text).sizes, Stage(64.0, 0.0, 0.0, {}, {"tp": 3.0, "cp": 5.0, "tp_pp": 9.0})
+    costs = Costs({"tp": 2, "cp": 2, "pp": 1, "dp": 1}, 0, 0.0, (one,), {})
+    part = 4 / (sizes["tp"] * sizes["cp"])
+    expected = part * (64 + 3 * tensor + 5 * context)
+    assert step_ns(costs, sizes, LIKELY) == pytest.approx(expected, rel=1e-4)
 
 
 def test_one_stage_has_no_bubble():
@@ -110,3 +125,15 @@ def test_context_ranks_do_not_divide_the_sums(tmp_path):
     true = summarise(simulate(setup_of({"cp": 4}, micro_batches=16, **small)[0])).mean_step_ms
     predicted = answer(tracekit.load([str(tmp_path / "trace")]), layouts=("cp=4",)).answers[0]
     assert predicted.without_ms == pytest.approx(true, rel=0.02)
+
+
+def test_parts_of_a_stage_add_up_to_its_steps():
+    """A transfer that is long in one step of three counts: the mean of the parts is the mean step."""
+    steps = [
+        SimpleNamespace(
+            compute_ns=80, host_ns=10, idle_ns=0, unknown_ns=0, exposed=(ExposedTime("tp", wait, sent, 0),)
+        )
+        for wait, sent in ((0, 10), (0, 10), (12, 70))
+    ]
+    stage = _stage([SimpleNamespace(parts=parts) for parts in steps], 0.0, 0.0)
+    assert stage == Stage(80.0, 0.0, 10.0, {"tp": 30.0}, {"tp": 4.0})

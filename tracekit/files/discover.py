@@ -122,7 +122,7 @@ class _Search:
         """Take a local file, a folder, or the matches of a glob."""
         path = Path(text)
         if path.is_dir():
-            self._folder(path)
+            self._enter(path)
         elif path.exists():
             self._file(path, named=True)
             self._manifest(path.parent)
@@ -132,7 +132,7 @@ class _Search:
                 raise InputError(f"{text}: no file matches; check the pattern")
             for match in matches:
                 if match.is_dir():
-                    self._folder(match)
+                    self._enter(match)
                 else:
                     self._file(match, named=self._wanted.patterns_name_files)
         else:
@@ -197,11 +197,16 @@ class _Search:
                 continue
             if not _is_folder(path):
                 self._file(path, named=False)
-            elif is_run(path):
-                self.found.foreign.append(str(path))
-                self.found.ingested.append(str(path))
             else:
-                self._folder(path)
+                self._enter(path)
+
+    def _enter(self, folder: Path) -> None:
+        """Search a folder, or set it aside where it is an ingested run."""
+        if is_run(folder):
+            self.found.foreign.append(str(folder))
+            self.found.ingested.append(str(folder))
+        else:
+            self._folder(folder)
 
     def _manifest(self, folder: Path) -> bool:
         """Note the mesh and hosts of a recorded run in `folder`, or above it where `folder` is its part."""

@@ -82,8 +82,9 @@ class FloorFinding(Tabular):
 
     step_ms: mean over ranks and analysed steps. residual_ms: the error of the model that prices the parts. cells: steps
     of ranks. total_ns: their sum, to which the parts add up. flops: of the model, a step of the whole job;
-    flops_from: given, or shapes of recorded products. peak_tflops: of one device. mfu: FLOPs over what all devices
-    could compute in the step. These four are None where not known.
+    flops_from: given, or shapes of recorded products. peak_tflops: of one device, dense 16-bit; peak_from: given, or
+    by the name of the device in the traces. device: that name. mfu: FLOPs over what all devices could compute in the
+    step. These six are None where not known.
     """
 
     ranks: RankCoverage
@@ -96,6 +97,8 @@ class FloorFinding(Tabular):
     flops: float | None
     flops_from: Literal["given", "shapes"] | None
     peak_tflops: float | None
+    peak_from: Literal["given", "device"] | None
+    device: str | None
     mfu: float | None
     parts: tuple[FloorPart, ...]
     unknown: tuple[FloorUnknown, ...]
@@ -119,5 +122,10 @@ class FloorFinding(Tabular):
 
     def headline(self) -> str:
         """The recorded step and what it achieves."""
-        reached = "" if self.mfu is None else f", {self.mfu:.1%} of peak (MFU)"
-        return f"a step takes {self.step_ms:.1f} ms{reached}"
+        return f"a step takes {self.step_ms:.1f} ms" + (self.reached and f", {self.reached}")
+
+    @property
+    def reached(self) -> str:
+        """The MFU in words; empty where it is not known."""
+        shown = "" if self.mfu is None else f"{self.mfu:.1%} of peak (MFU)"
+        return f"less than 0.1{shown[3:]}" if shown.startswith("0.0%") else shown

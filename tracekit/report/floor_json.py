@@ -80,6 +80,8 @@ class FloorDocument(TypedDict):
     flops: float | None
     flops_from: Literal["given", "shapes"] | None
     peak_tflops: float | None
+    peak_from: Literal["given", "device"] | None
+    device: str | None
     mfu: float | None
     parts: list[FloorPartDocument]
     unknown: list[FloorUnknownDocument]
@@ -104,6 +106,8 @@ def floor_document(finding: FloorFinding) -> FloorDocument:
         "flops": finding.flops,
         "flops_from": finding.flops_from,
         "peak_tflops": finding.peak_tflops,
+        "peak_from": finding.peak_from,
+        "device": finding.device,
         "mfu": None if finding.mfu is None else round(finding.mfu, _DIGITS),
         "parts": [_part(p) for p in finding.parts],
         "unknown": [{"part": u.part, "inside": u.inside, "needs": u.needs} for u in finding.unknown],

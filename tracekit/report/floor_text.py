@@ -22,8 +22,8 @@ def floor_text(finding: FloorFinding, *, verbose: bool = False) -> str:
 def headline(finding: FloorFinding) -> str:
     """Return the step, what it achieves of the peak, and the part that brings most."""
     step = f"{finding.step_ms:.1f} ms a step"
-    if finding.mfu is not None:
-        step += f" at {finding.mfu:.1%} of peak (MFU)"
+    if finding.reached:
+        step += f" at {finding.reached}"
     best = best_part(finding)
     if best is None:
         return f"{step}; no part that the traces show brings {LEAST_SAVING:.0%} of it"
@@ -55,9 +55,16 @@ def foundations(finding: FloorFinding, *, verbose: bool) -> list[Line]:
         what = "of the model" if finding.flops_from == "given" else "of products, by their recorded shapes"
         lines.append(("flops", f"{finding.flops:.4g} a step of the job, {what}"))
     if finding.peak_tflops is not None:
-        lines.append(("peak", f"{finding.peak_tflops:g} TFLOP/s a device"))
+        lines.append(("peak", f"{finding.peak_tflops:g} TFLOP/s a device{_peak_source(finding)}"))
     lines.append(("replay", f"misses the recorded step by {finding.residual_ms:.1f} ms with nothing changed"))
     return lines + ground_lines(finding, verbose=verbose)
+
+
+def _peak_source(finding: FloorFinding) -> str:
+    """Return the device that the peak is of, where no option gives the peak."""
+    if finding.peak_from != "device":
+        return ""
+    return f": the dense 16-bit peak of {plain(finding.device or '')}, which the traces name (--hardware overrides it)"
 
 
 def class_cells(kernel: KernelClass) -> tuple[str, str, str, str, str]:
@@ -72,9 +79,14 @@ def _part_lines(finding: FloorFinding, *, verbose: bool) -> list[Line]:
     for part in finding.parts:
         if part.ns or verbose:
             lines.append((words(part.part), _part(part)))
-        if part.remedy and (worth(part, finding) or (verbose and part.ns)):
+        if part.remedy and (verbose or worth(part, finding) or _open(part)):
             lines.append(("", f"  → {part.remedy}"))
     return lines
+
+
+def _open(part: FloorPart) -> bool:
+    """Whether a large part has a remedy, and nothing shows what that brings."""
+    return part.brings_ms is None and part.share > LEAST_SAVING
 
 
 def _part(part: FloorPart) -> str:

@@ -26,6 +26,9 @@ _TITLES = {
     "inconclusive": "INCONCLUSIVE",
 }
 
+_PAGE = "docs/causes.md"
+"""The page with a section for each cause."""
+
 
 def slowrank_text(finding: SlowRankFinding, *, verbose: bool = False) -> str:
     """Return the finding in lines of `label  text`; `verbose` adds all evidence, quality rows and assumptions."""
@@ -68,9 +71,26 @@ def slowrank_lines(finding: SlowRankFinding, *, verbose: bool = False) -> list[L
         lines.extend(("note", plain(n)) for n in finding.notes)
     if finding.explanation is not None:
         lines.extend(explanation_lines(finding.explanation))
+    return [*lines, *_next_lines(finding)]
+
+
+def _next_lines(finding: SlowRankFinding) -> list[Line]:
+    """What to do, and the sections of the page of causes that say more."""
+    lines: list[Line] = []
     if finding.cause and finding.verdict not in ("healthy", "inconclusive"):
         lines.append(("next", next_step(finding)))
+    if sections := ", ".join(f"{_PAGE}#{name}" for name in _causes_named(finding)):
+        lines.append(("see", f"{sections}: what it looks like, what excludes it, what to do"))
     return lines
+
+
+def _causes_named(finding: SlowRankFinding) -> list[str]:
+    """The causes in the answer, each once: that of the verdict, or those that may be; of candidates if it is open."""
+    if finding.verdict == "inconclusive":
+        return [n for n in dict.fromkeys(c.cause for c in finding.candidates) if n != "unknown"]
+    if finding.verdict == "healthy" or not finding.cause:
+        return []
+    return [c.name for c in _rivals(finding)] or [finding.cause]
 
 
 def _expert_waits(finding: SlowRankFinding) -> list[Line]:

@@ -130,3 +130,12 @@ FEWEST_IN_ORDER: Final = 2
 
 MOST_CALLS_KEPT: Final = 1 << 20
 """Calls kept of one log in all, a hundred bytes each: beyond that fewer are kept of each communicator."""
+
+MAX_BESIDE: Final = 1000
+"""Files beside traces that are looked at for counters: a hundred hosts leave a few each, and each costs a read."""
+
+MAX_KERNEL_LOG: Final = 16 << 20
+"""Largest text that is searched for errors of a GPU beside traces: kernels keep some megabytes, jobs log more."""
+
+BESIDE_SHOWN: Final = 3
+"""Files and folders beside traces that one line names."""

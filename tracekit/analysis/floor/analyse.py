@@ -31,8 +31,7 @@ _REMEDY: Final = {
     "either": "record every rank of the group: waiting and transfer then come apart",
 }
 _ON_CPU: Final = "less Python between operators: larger operators, torch.compile"
-_GIVE_MODEL: Final = "--model parameters=8e9,tokens=4M, or traces with record_shapes=True,"
-_GIVE_PEAK: Final = "--hardware h100"
+_GIVE_MODEL: Final = "--model parameters=8e9,tokens=4M, or traces with record_shapes=True"
 _GIVE_PLAN: Final = "--plan FILE, from reftrain plan … --json FILE"
 _PEERS: Final = "traces of more ranks that do the same work"
 
@@ -50,37 +49,42 @@ def floor(
     """Return the parts of the step (ns, they add up to it), what each brings at most, and the step's limits (ms).
 
     `flops` are the model's, of one step of the whole job without recomputation; left out, those of products with
-    recorded shapes. `peak_tflops` is of one device, `plan` the file of an answer of `reftrain plan`. `mesh`, `order`,
-    `steps` and `progress` are as for `tracekit.slowrank`. Raises UsageError where mesh, order, job, FLOPs or plan
-    contradict the run, InputError where the plan cannot be read; MeshError and InputError as `tracekit.slowrank`.
+    recorded shapes. `peak_tflops` is of one device; left out, that of the device which the traces name. `plan` is the
+    file of an answer of `reftrain plan`. `mesh`, `order`, `steps` and `progress` are as for `tracekit.slowrank`.
+    Raises UsageError where mesh, order, job, FLOPs or plan contradict the run, InputError where the plan cannot be
+    read; MeshError and InputError as `tracekit.slowrank`.
     """
     given = Given(flops, peak_tflops, None if plan is None else read_plan(plan))
     case, choice = opened(run, mesh, order, steps, progress)
     ranks = ranks_of(case)
     given.check(ranks.expected)
     measure = measured(case)
-    given = given.with_flops(measure.flops(ranks.expected))
-    useful = given.useful_ns(ranks.expected)
     cells, total = len(measure.cells), measure.total.step_ns
+    given = given.with_flops(measure.flops(ranks.expected)).with_devices(_devices(measure))
+    given = given.within(ranks.expected, measure.kept_ns / max(cells, 1))
+    useful = given.useful_ns(ranks.expected)
     unknown = _unknown(measure, given)
     hidden = {u.part for u in unknown}
-    parts = _parts(measure, None if useful is None else useful * cells, hidden)
+    parts = _parts(measure, useful, hidden)
     step = measure.step_ns
     return FloorFinding(
         ranks, choice.finding,
         StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.wall)))),
-        ms(step), ms(case.residual_ns), cells, total, given.flops, given.source, peak_tflops,
-        None if useful is None or not step else useful / step,
+        ms(step), ms(case.residual_ns), cells, total, given.flops, given.source, given.peak_tflops,
+        given.peak_from, given.device, None if useful is None or not step else useful / step,
         parts, unknown, _limits(measure, step, hidden, useful, given), measure.best.classes,
         case.coverage, quality_of(case, choice), choice.notes,
     )  # fmt: skip
 
 
 def _parts(measure: Measure, useful_ns: float | None, hidden: set[str]) -> tuple[FloorPart, ...]:
-    """Return the parts of the summed steps; a `hidden` one only where some of it is known."""
-    every = amounts_of(measure, useful_ns)
+    """Return the parts of the summed steps; a `hidden` one only where some of it is known.
+
+    useful_ns: what the model's FLOPs need at peak in one step of a rank; None where not known.
+    """
+    every = amounts_of(measure, None if useful_ns is None else useful_ns * len(measure.cells))
     amounts = {name: ns for name, ns in every.items() if ns or name not in hidden}
-    saved = savings_of(measure, [name for name, ns in amounts.items() if ns])
+    saved = savings_of(measure, [name for name, ns in amounts.items() if ns], useful_ns or 0.0)
     return tuple(_part(measure, name, ns, saved.get(name)) for name, ns in amounts.items())
 
 
@@ -119,16 +123,14 @@ def _unknown(measure: Measure, given: Given) -> tuple[FloorUnknown, ...]:
     if len(case.ops.ranks) < 2:
         found.append(FloorUnknown("imbalance", "transfers", "traces of the other ranks"))
     if not (given.flops and given.peak_tflops):
-        needs = " and ".join(_missing(given))
-        found.append(FloorUnknown("model", inside, needs))
+        found.append(FloorUnknown("model", inside, _missing(given)))
     return tuple(found)
 
 
-def _missing(given: Given) -> list[str]:
-    """Return what a roofline needs and was not given."""
-    return [
-        needs for value, needs in ((given.flops, _GIVE_MODEL), (given.peak_tflops, _GIVE_PEAK)) if not value
-    ]
+def _missing(given: Given) -> str:
+    """Return what a roofline needs and neither the user nor the traces give."""
+    pairs = ((given.flops, _GIVE_MODEL), (given.peak_tflops, given.needs_peak))
+    return ", and ".join(needs for value, needs in pairs if not value)
 
 
 def _limits(
@@ -151,7 +153,7 @@ def _limits(
                    _PEERS if mixed else ""),
         FloorLimit("best_kernels", "each class of kernel at the best rate of a rank", at_best, _PEERS if slow else ""),
         FloorLimit("roofline", "the model's FLOPs alone, at peak",
-                   None if useful is None else ms(useful), "" if useful is not None else " and ".join(_missing(given))),
+                   None if useful is None else ms(useful), _missing(given) if useful is None else ""),
         FloorLimit("plan", meaning, planned, "" if planned is not None else _GIVE_PLAN),
     )  # fmt: skip
 
@@ -167,6 +169,12 @@ def _planned(given: Given, mesh: Mesh, step: float) -> tuple[str, float | None]:
     return f"{best.words}, {best.step_s / here:.3f} of what is projected for this mesh", ms(
         step * best.step_s / here
     )
+
+
+def _devices(measure: Measure) -> list[str]:
+    """Return the name that the trace of each rank gives its device; empty where it names none, or runs no kernels."""
+    ops = measure.case.ops
+    return [ops.per_rank[r.rank].on_gpu * r.device for r in measure.case.run.ranks if r.rank in ops.per_rank]
 
 
 def _on_gpu(measure: Measure) -> bool:

@@ -1,13 +1,15 @@
-"""What traces do not hold, as users give it: a device's peak, the model's FLOPs, and an answer of `reftrain plan`."""
+"""What no kernel shows: a device's peak by name or as given, the model's FLOPs, an answer of `reftrain plan`."""
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from tracekit.errors import InputError, UsageError
 from tracekit.mesh import Mesh
+from tracekit.mesh.devices import peak_tflops
 from tracekit.small_files import read_small
 from tracekit.thresholds.floor import (
     ATTENTION_FLOPS,
@@ -56,13 +58,16 @@ class Plan:
 class Given:
     """flops: of a step of the whole job, without recomputation. peak_tflops: of one device. None where not given.
 
-    shown: whether the FLOPs come from recorded shapes.
+    shown: whether the FLOPs come from recorded shapes. devices: the names that traces give their devices, each once.
+    named: whether the peak comes from such a name.
     """
 
     flops: float | None = None
     peak_tflops: float | None = None
     plan: Plan | None = None
     shown: bool = False
+    devices: tuple[str, ...] = ()
+    named: bool = False
 
     @property
     def source(self) -> Literal["given", "shapes"] | None:
@@ -72,6 +77,39 @@ class Given:
     def with_flops(self, shown: float | None) -> "Given":
         """Return what is given, with the FLOPs that shapes show where none are given."""
         return self if self.flops is not None or shown is None else replace(self, flops=shown, shown=True)
+
+    @property
+    def peak_from(self) -> Literal["given", "device"] | None:
+        """Where the peak comes from."""
+        return None if self.peak_tflops is None else "device" if self.named else "given"
+
+    @property
+    def device(self) -> str | None:
+        """The name that the traces give all their devices; None without one, or where they differ."""
+        return self.devices[0] or None if len(self.devices) == 1 else None
+
+    def with_devices(self, names: Sequence[str]) -> "Given":
+        """Return what is given, with the peak of the device that all `names` name where no peak is given."""
+        found = replace(self, devices=tuple(sorted(set(names))))
+        peak = None if self.peak_tflops or found.device is None else peak_tflops(found.device)
+        return found if peak is None else replace(found, peak_tflops=peak, named=True)
+
+    def within(self, devices: int, computed_ns: float) -> "Given":
+        """Return what is given, without a peak by name at which the FLOPs need longer than a rank computes a step."""
+        useful = self.useful_ns(devices) if self.named else None
+        return self if useful is None or useful <= computed_ns else replace(self, peak_tflops=None)
+
+    @property
+    def needs_peak(self) -> str:
+        """The option that supplies the peak, and why the names of devices do not."""
+        if self.named:
+            longer = f"at the 16-bit peak of {self.device} the FLOPs need longer than the ranks computed"
+            return f"--hardware peak_tflops=N, or another --model: {longer}"
+        if self.device:
+            return f"--hardware peak_tflops=N: no peak is known of {self.device}"
+        if len(self.devices) > 1:
+            return "--hardware peak_tflops=N: the traces name several devices, or some name none"
+        return "--hardware h100"
 
     def check(self, devices: int) -> None:
         """Raise UsageError where a number is not positive and finite, or the plan is of another number of devices."""

@@ -31,7 +31,7 @@ class Best:
     classes: tuple[KernelClass, ...]
 
 
-NEEDED: Final = ("model", "compute", "other_work", "unknown")
+NEEDED: Final = ("model", "compute", "unknown")
 """Parts without a saving: work that has to be done, and time of unknown use."""
 
 
@@ -47,6 +47,11 @@ class Measure:
     def total(self) -> TimeParts:
         """The sum of the steps of all ranks."""
         return added(cell.parts for cell in self.cells)
+
+    @property
+    def kept_ns(self) -> int:
+        """Compute without recomputation, the sum of the steps of all ranks."""
+        return self.total.compute_ns - _summed(self.works, "recomputed")
 
     @cached_property
     def best(self) -> Best:
@@ -112,8 +117,7 @@ def amounts_of(measure: Measure, useful_ns: float | None) -> dict[str, int]:
     useful_ns: what the model's FLOPs need at peak, in all steps of all ranks; None where not known. Raises UsageError
     where that is longer than all compute.
     """
-    total = measure.total
-    kept = total.compute_ns - (again := _summed(measure.works, "recomputed"))
+    total, kept = measure.total, measure.kept_ns
     useful = None if useful_ns is None else round(useful_ns)
     if useful is not None and useful > kept:
         raise UsageError(
@@ -134,17 +138,25 @@ def amounts_of(measure: Measure, useful_ns: float | None) -> dict[str, int]:
     return {
         "bubble": total.bubble_ns - uneven, **exposed, "imbalance": total.waiting_ns + uneven,
         "allocator_calls": allocator, "launch_gaps": total.host_ns - allocator, "idle": total.idle_ns,
-        "small_kernels": small, "slow_kernels": slower, "recomputation": again, "unknown": total.unknown_ns, **work,
+        "small_kernels": small, "slow_kernels": slower, "recomputation": total.compute_ns - kept,
+        "unknown": total.unknown_ns, **work,
     }  # fmt: skip
 
 
-def savings_of(measure: Measure, names: Sequence[str]) -> dict[str, float]:
-    """Return what a step saves at most without each of the parts `names`, ns; parts of NEEDED have no saving."""
-    return {name: _saving(measure, name) for name in names if name not in NEEDED}
+def savings_of(measure: Measure, names: Sequence[str], useful_ns: float) -> dict[str, float]:
+    """Return what a step saves at most without each of the parts `names`, ns; parts of NEEDED have no saving.
+
+    useful_ns: what the model's FLOPs need at peak in one step of a rank; only `other_work` asks for it.
+    """
+    return {name: _saving(measure, name, useful_ns) for name in names if name not in NEEDED}
 
 
-def _saving(measure: Measure, name: str) -> float:
+def _saving(measure: Measure, name: str, useful_ns: float) -> float:
     removed = measure.removed
+    if name == "other_work":
+        slow, most = measure.spread(measure.best.slow), round(useful_ns)
+        regular = measure.of_works("regular")
+        return removed.work({rank: np.maximum(ns - slow[rank] - most, 0) for rank, ns in regular.items()})
     if name == "bubble":
         waits = removed.pipeline_waits()
         return _without_bubble(measure) if waits is None else waits

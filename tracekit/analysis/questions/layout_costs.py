@@ -22,18 +22,20 @@ class Stage(NamedTuple):
     """One pipeline stage in one step, ns.
 
     compute: what follows the tokens of a rank. summed: gradients added to those of earlier micro-batches, which follow
-    its parameters. gaps: without compute. transfers: the exposed ones, by axes (as `cp_dp`).
+    its parameters. gaps: without compute. transfers: the exposed ones, by axes (as `cp_dp`). waits: for members that
+    arrive later, likewise.
     """
 
     compute: float
     summed: float
     gaps: float
     transfers: dict[str, float]
+    waits: dict[str, float]
 
 
 @dataclass(frozen=True)
 class Costs:
-    """The costs of one recorded step; ns, medians over steps and ranks.
+    """The costs of one recorded step; ns, means over steps and ranks, which add up to the step.
 
     sizes: of the recorded mesh. batches: micro-batches a step and replica; 0 unknown, because one stage sends none.
     edges: own time before the first and after the last communication of a step: data, optimizer. stages: the time
@@ -89,18 +91,25 @@ def _summed(case: Case, rows: I64) -> float:
 
 
 def _stage(cells: list[StepBreakdown], edges: float, summed: float) -> Stage:
-    """Return the medians of a stage's steps; the edges are taken from the gaps first."""
+    """Return the means of a stage's steps; the edges are taken from the gaps first.
+
+    Transfers that threads of hosts carry out are long in few steps: medians would leave that to all other parts.
+    """
     parts = [cell.parts for cell in cells]
-    compute = float(np.median([p.compute_ns for p in parts]))
-    gaps = float(np.median([p.host_ns + p.idle_ns + p.unknown_ns for p in parts]))
+    compute = float(np.mean([p.compute_ns for p in parts]))
+    gaps = float(np.mean([p.host_ns + p.idle_ns + p.unknown_ns for p in parts]))
     axes = {e.axis for p in parts for e in p.exposed}
     spent = {
-        axis: float(np.median([sum(e.transfer_ns for e in p.exposed if e.axis == axis) for p in parts]))
+        axis: float(np.mean([sum(e.transfer_ns for e in p.exposed if e.axis == axis) for p in parts]))
+        for axis in axes
+    }
+    waits = {
+        axis: float(np.mean([sum(e.wait_ns for e in p.exposed if e.axis == axis) for p in parts]))
         for axis in axes
     }
     compute -= max(edges - gaps, 0.0)
     summed = min(summed, compute)
-    return Stage(compute - summed, summed, max(gaps - edges, 0.0), spent)
+    return Stage(compute - summed, summed, max(gaps - edges, 0.0), spent, waits)
 
 
 def _edges(case: Case) -> float:

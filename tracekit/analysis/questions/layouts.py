@@ -4,15 +4,16 @@ The global batch, the model and the sizes of micro-batches stay. A layout is a s
 
     T = edges + Σ t_s + (m − 1) max t_s + transfers over replicas,
 
-with t_s the time of stage s for one of m micro-batches: compute, gaps and transfers. The sum is what the first
-micro-batch takes through all stages; the longest stage then sets the pace, as in GPipe and 1F1B. The recorded step is
-multiplied by the ratio of both T, so that waits for late ranks keep their share.
+with t_s the time of stage s for one of m micro-batches: compute, waits by chance, gaps and transfers. The sum is what
+the first micro-batch takes through all stages; the longest stage then sets the pace, as in GPipe and 1F1B. The recorded
+step is multiplied by the ratio of both T, so that waits for slow replicas and stages keep their share.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from math import log2
+from statistics import NormalDist
 
 from tracekit.analysis.questions.layout_costs import Costs
 from tracekit.axes import AXES, CONTEXT, DATA, PARTS, PIPELINE, TENSOR, along
@@ -95,13 +96,19 @@ def step_ns(costs: Costs, sizes: Mapping[str, int], bound: Bound) -> float:
     doublings = sum(abs(log2(times)) for times in inner.values())
     unevenly = max(1 + bound.doubt * CUT_DOUBT * doublings, 0.0)
     stages = []
-    for compute, summed, between, transfers in costs.stages:
+    for compute, summed, between, transfers, waits in costs.stages:
         sent = sum(
             ns * transfer_factor(costs, axis, sizes, bound)
             for axis, ns in transfers.items()
             if not along(axis, DATA)
         )
-        stages.append((compute * part * unevenly + summed * inner[TENSOR] + between * gaps + sent) / batches)
+        late = sum(
+            ns * wait_factor(costs, axes, sizes)
+            for axes, ns in waits.items()
+            if inner.keys() >= {*axes.split("_")}  # other waits are for stages and replicas
+        )
+        work = (compute * unevenly + late) * part
+        stages.append((work + summed * inner[TENSOR] + between * gaps + sent) / batches)
     times = restaged(stages, sizes[PIPELINE])
     summed = sum(
         ns * transfer_factor(costs, axis, sizes, bound)
@@ -137,6 +144,21 @@ def transfer_factor(costs: Costs, axes: str, sizes: Mapping[str, int], bound: Bo
     known = costs.latency.get(axes)
     latency = bound.latency if known is None else known
     return latency * hops * calls + (1 - latency) * carried
+
+
+def wait_factor(costs: Costs, axes: str, sizes: Mapping[str, int]) -> float:
+    """Return by what the waits along `axes` for members that are late by chance change, beside the work between calls.
+
+    Each call lasts until the last member has arrived: as the mean of the largest of so many normal deviations (Blom
+    1958, "Statistical Estimates and Transformed Beta-Variables").
+    """
+    was, now = (_latest(_members(axes.split("_"), mesh)) for mesh in (costs.sizes, sizes))
+    return now / was
+
+
+def _latest(members: int) -> float:
+    """Return the mean of the largest of so many standard normal deviations; 0 of one."""
+    return NormalDist().inv_cdf((members - 0.375) / (members + 0.25))
 
 
 def restaged(stages: list[float], count: int) -> list[float]:

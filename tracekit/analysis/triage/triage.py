@@ -17,6 +17,7 @@ from tracekit.analysis.slowrank.expected.nodes import with_hosts
 from tracekit.analysis.triage.beside_traces import counters_beside, kernel_lines, recorded
 from tracekit.analysis.triage.found_files import Job, jobs_of
 from tracekit.analysis.triage.testimony import collect_next, counters_say, testimonies
+from tracekit.analysis.triage.unread import unread_counters
 from tracekit.dumps.load import load_dumps
 from tracekit.errors import TracekitError, UsageError
 from tracekit.evidence.archives import unpack
@@ -27,9 +28,10 @@ from tracekit.files.source import Source
 from tracekit.findings import Rejected
 from tracekit.findings.hang import HangFinding
 from tracekit.findings.slowrank import SlowRankFinding
-from tracekit.findings.triage import JobAnswer, Question, TriageFinding
+from tracekit.findings.triage import JobAnswer, Question, ToCollect, TriageFinding
 from tracekit.ingest import load
 from tracekit.locked_folders import LOCK, temporary
+from tracekit.mesh.hardware import Hardware
 from tracekit.placement import HostList, HostsFile
 from tracekit.store import Run
 
@@ -40,13 +42,14 @@ _CALM: Final = frozenset({"healthy", "none"})
 
 @dataclass(frozen=True)
 class Ask:
-    """How the questions are asked: mesh and order of axes, processes, which of several jobs, the file of hosts."""
+    """How the questions are asked: mesh and order of axes, processes, which of several jobs, hosts, and their links."""
 
     mesh: dict[str, int] | None = None
     order: tuple[str, ...] | None = None
     jobs: int = 1
     job: int | None = None
     hosts: HostsFile | HostList | None = None
+    hardware: Hardware | None = None
 
 
 def triage(inputs: Inputs, ask: Ask | None = None, progress: Progress | None = None) -> TriageFinding:
@@ -75,6 +78,7 @@ def triage(inputs: Inputs, ask: Ask | None = None, progress: Progress | None = N
         files = tuple(
             file for job in jobs for file in sorted(job.files, key=lambda file: (file.kind, file.path))
         )
+        answers = _hinted(answers, inputs, gathered)
         finding = TriageFinding(files, tuple(unknown), answers, tuple(skipped))
         return _renamed(finding, names) if names else finding
 
@@ -88,16 +92,27 @@ def triage_files(
     progress: Progress | None = None,
     job: int | None = None,
     hosts: HostsFile | HostList | None = None,
+    hardware: Hardware | None = None,
 ) -> TriageFinding:
     """Return what files, folders and archives are, and the answer that they support.
 
     inputs: logs, dumps, traces, stacks, RAS answers, records of Inspector, run folders, archives, in any mixture.
     mesh: ranks on each axis; order: axes inner to outer. jobs: processes that read. progress: called with files done,
-    files in all, bytes done, bytes in all. job: which of several jobs of dumps or traces, from 1. hosts: as for
-    `tracekit.slowrank`. Raises InputError
-    where an input names nothing, UsageError where the mesh or the job does not fit the files.
+    files in all, bytes done, bytes in all. job: which of several jobs of dumps or traces, from 1. hosts, hardware: as
+    for `tracekit.slowrank`. Raises InputError where an input names nothing, UsageError where the mesh or the job does
+    not fit the files.
     """
-    return triage(inputs, Ask(mesh, None if order is None else tuple(order), jobs, job, hosts), progress)
+    axes = None if order is None else tuple(order)
+    return triage(inputs, Ask(mesh, axes, jobs, job, hosts, hardware), progress)
+
+
+def _hinted(answers: tuple[JobAnswer, ...], inputs: Inputs, gathered: Gathered) -> tuple[JobAnswer, ...]:
+    """Return the answers, each with the command that would read the counters which lie beside the files, if any do."""
+    unread = unread_counters(inputs, {*gathered.read, *gathered.unknown})
+    if unread is None:
+        return answers
+    hint = ToCollect(unread.command, f"lies beside these files, not read: {unread.in_words()}")
+    return tuple(replace(answer, collect=(*answer.collect, hint)) for answer in answers)
 
 
 def _unpacked(
@@ -192,7 +207,7 @@ def _ask_slow(job: Job, ask: Ask) -> tuple[SlowRankFinding | None, str, Run | No
         return None, "", None
     try:
         run = with_hosts(load(whole, jobs=ask.jobs, job=ask.job), ask.hosts)
-        return analyse(run, ask.mesh, ask.order), "", run
+        return analyse(run, ask.mesh, ask.order, hardware=ask.hardware), "", run
     except UsageError:
         raise
     except TracekitError as error:
