@@ -2,18 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 
 from tracekit.axes import with_extensions
 from tracekit.disjoint_sets import DisjointSets
+from tracekit.inference.mesh.group_uses import CHAIN
 from tracekit.mesh import GroupUse, Mesh
 from tracekit.mesh.group_descriptions import hinted_dims, is_foreign
 from tracekit.thresholds.slowrank import MEMBERS_LISTED
-
-CHAIN: Final = frozenset({"p2p"})
-"""The kinds of operations in a group that only messages connect."""
 
 
 def shown(use: GroupUse) -> str:
