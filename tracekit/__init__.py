@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from tracekit.analysis.diff.analyse import diff
     from tracekit.analysis.floor.analyse import floor
     from tracekit.analysis.hang.analyse import analyse as hang
-    from tracekit.analysis.operation_table import operations
-    from tracekit.analysis.places import places
+    from tracekit.analysis.places import operations, places
     from tracekit.analysis.questions.answer import answer as whatif
     from tracekit.analysis.slowrank.analyse import analyse as slowrank
     from tracekit.analysis.trend.analyse import trend
@@ -101,7 +100,7 @@ _HOMES: Final = {
     "hang": ("tracekit.analysis.hang.analyse", "analyse"),
     "load": ("tracekit.ingest", "load"),
     "load_dumps": ("tracekit.dumps.load", "load_dumps"),
-    "operations": ("tracekit.analysis.operation_table", "operations"),
+    "operations": ("tracekit.analysis.places", "operations"),
     "places": ("tracekit.analysis.places", "places"),
     "slowrank": ("tracekit.analysis.slowrank.analyse", "analyse"),
     "trend": ("tracekit.analysis.trend.analyse", "trend"),

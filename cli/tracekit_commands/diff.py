@@ -8,8 +8,7 @@ from tracekit.analysis.diff.analyse import compared
 from tracekit.analysis.diff.side import side_of
 from tracekit.findings.diff import DiffVerdict
 from tracekit.page.shell import date_text
-from tracekit.report.diff_json import diff_document
-from tracekit.report.diff_text import diff_text
+from tracekit.report.diff import diff_document, diff_text
 from tracekit.report.html.diff import diff_html
 from tracekit.report.markdown import fenced_markdown
 from tracekit.report.slowrank_json import dumps

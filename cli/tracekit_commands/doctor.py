@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from tracekit.ingest.kineto.compiled import code_store
+from tracekit.ingest.kineto.compiled import scanner_code
 from tracekit.installation import DISTRIBUTION, Package, by_extra, packages, temporary_folder
 from tracekit.text import plain
 
@@ -60,7 +60,7 @@ def _checks() -> Iterator[tuple[str, str, bool]]:
         elif extra in GIVES:
             yield extra, _of_extra(extra, asked), True
     yield _temporary()
-    code = code_store.folder()
+    code = scanner_code.code_folder()
     yield (
         "cache",
         str(code) if code else "no folder that only you can write to: nothing is kept compiled",

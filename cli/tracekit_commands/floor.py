@@ -8,8 +8,7 @@ from tracekit.analysis.floor.analyse import floor as analyse
 from tracekit.analysis.floor.given import bounded, given_numbers, parse_model, parse_peak, read_plan
 from tracekit.errors import UsageError
 from tracekit.page.shell import date_text
-from tracekit.report.floor_json import floor_document
-from tracekit.report.floor_text import floor_text
+from tracekit.report.floor import floor_document, floor_text
 from tracekit.report.html.floor import floor_html
 from tracekit.report.markdown import fenced_markdown
 from tracekit.report.slowrank_json import dumps

@@ -297,7 +297,7 @@ case("{}: {}; capture the run again")(
 )
 case("{}: {}; run again to record a new one")(dying("numerics.order.order_plan.deaths", planned, read_plan))
 case("{}: {}; ingest the traces again")(
-    dying("tracekit.ingest.kept_run.deaths", ingested, lambda f: load([str(f / "run")]))
+    dying("tracekit.ingest.far_run.deaths", ingested, lambda f: load([str(f / "run")]))
 )
 
 

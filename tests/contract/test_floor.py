@@ -5,7 +5,7 @@ import json
 import pytest
 
 import tracekit
-from tracekit.report.floor_json import floor_document
+from tracekit.report.floor import floor_document
 from tracekit.report.slowrank_json import dumps
 
 TOP = [

@@ -12,8 +12,8 @@ from tracekit_cli.tracekit_commands.schema import schema
 import tracekit
 from tracekit.analysis.triage.triage import triage
 from tracekit.report.breakdown_json import breakdown_document
-from tracekit.report.diff_json import diff_document
-from tracekit.report.floor_json import floor_document
+from tracekit.report.diff import diff_document
+from tracekit.report.floor import floor_document
 from tracekit.report.hang import hang_document
 from tracekit.report.mesh import mesh_document_of
 from tracekit.report.schemas import DOCUMENTS, json_schema

@@ -17,7 +17,7 @@ from tests.what_if.tables import ingested, replicas
 from tracekit.analysis.floor import waterfall
 from tracekit.analysis.floor.work import RankWork
 from tracekit.errors import InputError, UsageError
-from tracekit.report.floor_text import floor_text
+from tracekit.report.floor import floor_text
 
 PEAK = 1.0
 """TFLOP/s of a device on paper: a millisecond is 1e9 FLOPs."""

@@ -53,6 +53,14 @@ def test_a_rank_without_a_call_stopped(tmp_path):
     assert {c.rank: c.kind for c in found.culprits} == {0: "host_stalled"}
 
 
+def test_unlike_oldest_calls_show_a_job_that_moves(tmp_path):
+    """What precedes the oldest call of a ring that is not full is done: rank 3 did 29, ranks 2 and 4 lack 7."""
+    rows = [[], range(28, 31), range(5, 7), range(30, 34), range(5, 7)]
+    found = analyse(written(tmp_path, [[("0", s) for s in seqs] for seqs in rows], {"0": range(5)}))
+    assert (found.verdict, found.culprits) == ("none", ())
+    assert "the job was moving" in found.reason
+
+
 def test_a_full_ring_may_begin_with_a_done_batch(judge):
     """Parts of a batch read as outstanding for ever: a ring that begins with one has lost nothing for that."""
     case = coalesced(make(1, "host_stall", "tp", MESH, timed=False))

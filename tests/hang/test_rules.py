@@ -39,7 +39,7 @@ def test_rule_says_what_it_excuses(rule):
     said = inspect.getdoc(rule.find)
     for part in ("Looks for: ", "Excuses: ", "Returns: "):
         assert part in said
-    assert inspect.getmodule(rule.find).__name__.endswith(f".{rule.name}")
+    assert inspect.getmodule(rule.find).__name__.startswith("tracekit.analysis.hang.rules.")
 
 
 def test_first_accusation_stands():

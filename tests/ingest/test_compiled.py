@@ -21,8 +21,8 @@ from tracekit.files.source import Source
 from tracekit.ingest import load
 from tracekit.ingest.kineto import trace
 from tracekit.ingest.kineto.compiled import columns, scanner_code
+from tracekit.ingest.kineto.compiled.columns import Unrecognised
 from tracekit.ingest.kineto.compiled.event_buffer import CompiledEvents
-from tracekit.ingest.kineto.refusal import Unrecognised
 from tracekit.ingest.kineto.scanner import ScanRecord, scan
 from tracekit.ingest.readers import read_file
 from tracekit.thresholds.ingest import BATCH_ROWS, POOL_TABLE, WORTH_COMPILING

@@ -11,7 +11,7 @@ from tests.ingest.sample import document, put
 from tracekit.files.source import Source
 from tracekit.ingest import load
 from tracekit.ingest.kineto import trace
-from tracekit.ingest.kineto.compiled import code_store, scanner_code
+from tracekit.ingest.kineto.compiled import scanner_code
 from tracekit.thresholds.ingest import WORTH_COMPILING, WORTH_SCANNING
 
 pytest.importorskip("numba")
@@ -20,11 +20,11 @@ SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
 def test_code_is_kept_and_read_back(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    path = code_store.folder() / "code.o"
-    code_store.write(path, b"code")
-    assert code_store.read(path) == b"code"
+    path = scanner_code.code_folder() / "code.o"
+    scanner_code.write_code(path, b"code")
+    assert scanner_code.read_code(path) == b"code"
     path.write_bytes(path.read_bytes()[:-1])
-    assert code_store.read(path) is None
+    assert scanner_code.read_code(path) is None
     assert [p.name for p in path.parent.iterdir()] == ["code.o"]
 
 
@@ -33,21 +33,21 @@ def test_code_of_a_shared_folder_is_never_run(mode, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "tracekit").mkdir()
     (tmp_path / "tracekit").chmod(mode)
-    assert code_store.folder() is None
+    assert scanner_code.code_folder() is None
     (tmp_path / "tracekit").chmod(0o700)
     tmp_path.chmod(mode)
-    assert code_store.folder() is None
+    assert scanner_code.code_folder() is None
 
 
 def test_code_that_others_may_write_is_never_run(tmp_path):
     path = tmp_path / "code.o"
-    code_store.write(path, b"code")
+    scanner_code.write_code(path, b"code")
     path.chmod(0o666)
-    assert code_store.read(path) is None
+    assert scanner_code.read_code(path) is None
     link = tmp_path / "link.o"
     path.chmod(0o600)
     link.symlink_to(path)
-    assert code_store.read(link) is None
+    assert scanner_code.read_code(link) is None
 
 
 def test_without_numba_the_general_reader_serves(tmp_path, monkeypatch):
@@ -73,7 +73,7 @@ def test_without_kept_code_nothing_is_loaded(tmp_path):
     for kept in ("nothing", "of another version"):
         here = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
         if kept != "nothing":
-            code_store.write(tmp_path / "tracekit" / "scanner-0.o", b"code")
+            scanner_code.write_code(tmp_path / "tracekit" / "scanner-0.o", b"code")
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=here
         )

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.mesh.uses import AXIS_KINDS, STYLES, grid, groups, members, relabelled, same_lines
 from tracekit.axes import AXES
 from tracekit.errors import MeshError
+from tracekit.inference.mesh.group_contradictions import contradiction
 from tracekit.mesh import GroupUse, infer
 
 ORDERS = (("tp", "cp", "pp", "dp"), ("tp", "cp", "dp", "pp"))
@@ -88,6 +89,29 @@ def test_groups_of_no_axis_are_ignored_with_a_word():
     (note,) = found.notes
     assert "ignored" in note
     assert "EXPERT_MODEL_PARALLEL_GROUP" in note
+
+
+@pytest.mark.parametrize(
+    ("dense", "experts"),
+    [
+        ({"tp": 4, "dp": 4}, {"tp": 2, "cp": 4, "dp": 2}),
+        ({"tp": 2, "dp": 6, "pp": 2}, {"tp": 1, "cp": 6, "dp": 2, "pp": 2}),
+        ({"tp": 2, "cp": 2, "dp": 6, "pp": 2}, {"tp": 4, "cp": 3, "dp": 2, "pp": 2}),
+    ],
+)
+def test_undescribed_groups_of_experts_add_no_axis(dense, experts):
+    """Experts part the ranks of a stage into groups of other sizes: a second mesh of the same ranks."""
+    order = ("tp", "cp", "dp", "pp")
+    truth, second = grid(order, **dense), grid(order, **experts)
+    uses = groups(truth, ["tp", "cp", "dp_cp", "pp"] if "cp" in dense else ["tp", "dp", "pp"], "megatron")
+    described = {use.ranks for use in uses}
+    uses += [u for u in groups(second, ["tp", "cp", "dp"], None) if u.ranks not in described]
+    found = infer(uses, range(truth.world_size))
+    assert found.mesh.sizes == truth.sizes
+    assert same_lines(found.mesh, truth)
+    assert contradiction(found.mesh, uses, inferred=True) is None
+    stranger = GroupUse((0, 3, 5), collectives=3, ops=frozenset({"all_reduce"}))
+    assert contradiction(found.mesh, [*uses, stranger], inferred=True) == stranger
 
 
 def test_an_axis_without_groups_is_the_remaining_factor():

@@ -9,7 +9,7 @@ import pytest
 from tests.slowrank.jobs import grid
 from tests.tables.rows import comm, gemm, group, launch, matched, step
 from tracekit.step_graph.collective_queue import queue_of
-from tracekit.step_graph.rank_timeline import NEED, POST, _events, _really_needed
+from tracekit.step_graph.rank_timeline import NEED, POST, _really_needed, posts_and_needs
 from tracekit.steps.steps import measure
 from tracekit.store import Run
 from tracekit.timing.measured import measure_run
@@ -159,5 +159,5 @@ def test_a_host_that_is_late_needs_the_communication(launched):
     rows = [step(0, -20, 500), *work, launch(-10, 1), launch(-5, 2), launch(launched, 3)]
     ops = matched({0: rows, 1: [step(0, -20, 500), *work]}, group(0, 0, 1))
     queue = queue_of(replace(measure_run(RUN, ops, grid(dp=2), None), steps=measure(ops)))
-    kinds, _, _ = _events(ops, queue, np.arange(1))
+    kinds, _, _ = posts_and_needs(ops, queue, np.arange(1))
     assert kinds.tolist() == [POST, NEED]

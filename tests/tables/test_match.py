@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tables.rows import comm, gemm, group, launch, matched, partners, recv, send, step
-from tracekit.matching.instance_keys import instance_keys
+from tracekit.matching.message_order import instance_keys
 
 PAIR = group(0, 0, 1)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from tests.tables.rows import matched, recv, send, step
-from tracekit.inference.peers.message_gaps import filled
+from tracekit.inference.peers.stream_order import filled
 from tracekit.matching.clock import align
 from tracekit.matching.match import rematch
 

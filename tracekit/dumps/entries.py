@@ -17,10 +17,9 @@ from tracekit.dumps.fields import (
 )
 from tracekit.dumps.lately import moved_lately
 from tracekit.dumps.rank_dump import DONE, GroupTail, RankDump
-from tracekit.dumps.ring_order import fitting, in_order, last_gap, span_of, whole_since, without_gaps
 from tracekit.dumps.scan import Scan
 from tracekit.dumps.signatures import Signatures, Stacks
-from tracekit.dumps.tail import Row
+from tracekit.dumps.tail import Row, fitting, in_order, last_gap, span_of, whole_since, without_gaps
 from tracekit.errors import InputError
 from tracekit.thresholds.dumps import (
     MAX_BACKEND_NAME,

@@ -174,13 +174,17 @@ def forget_cuts(dumps: Collection[RankDump]) -> None:
     """Mark as uncut, in place, the dumps with rings that are not full: they have overwritten nothing outstanding.
 
     A dump of outstanding calls alone begins with one, too, as does a full ring; but their lengths differ by rank, while
-    full rings are as long as the longest.
+    full rings are as long as the longest. What precedes the oldest call of a group in such a dump has been done.
     """
     size = max((_length(dump) for dump in dumps), default=0)
     cut = [dump for dump in dumps if dump.cut]
     full = [dump for dump in cut if _length(dump) == size]
     for dump in cut:
         dump.cut = _length(dump) == size and 2 * len(full) > len(cut)
+    for dump in dumps:
+        if not (dump.finished or dump.cut or dump.malformed):
+            for tail in dump.groups:
+                tail.entry_seen_done |= tail.entry_enqueued >= 0
 
 
 def _length(dump: RankDump) -> int:

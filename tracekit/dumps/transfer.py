@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracekit.dumps import unpickle
-from tracekit.dumps.bare_list import is_bare, with_groups
 from tracekit.dumps.entries import Reducer
 from tracekit.dumps.files import read_bytes
 from tracekit.dumps.rank_dump import RankDump, without_end
 from tracekit.dumps.timing import timed_calls
-from tracekit.dumps.unpickle import salvage, salvage_json
+from tracekit.dumps.unpickle import is_bare, salvage, salvage_json, with_groups
 from tracekit.errors import InputError
 
 

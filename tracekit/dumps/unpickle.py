@@ -3,6 +3,11 @@
 `tracekit.plain_pickle` refuses every pickle that asks for code. A pickle can still waste memory and time: a huge memo
 index, nested containers hashed as dictionary keys, cheap opcodes that allocate. To scan the opcodes first would cost
 more than to load them, so `workers` decodes in a process with memory and time bounded by the kernel. Used by `load`.
+
+torch 2.1 and 2.2 dump a bare list of calls, which is made into the mapping that later versions write. Such a dump names
+neither its rank (the file's name does), nor the members of its groups, nor types. The first group that a process makes
+is that of all ranks, and has number 0. Each process numbers the others for itself, so that one number may be of several
+groups: their members stay unknown. Source of the fields: torch/csrc/distributed/c10d/TraceUtils.h of these versions.
 """
 
 import io
@@ -10,11 +15,13 @@ import json
 import pickle
 import re
 import struct
-from typing import Any, cast
+from typing import Any, Final, cast
 
+from tracekit.dumps.fields import integer, text_of
 from tracekit.errors import InputError
 from tracekit.plain_pickle import RefusedError, Refusing, loads_plain
-from tracekit.thresholds.dumps import MAX_JSON_DEPTH
+from tracekit.thresholds.dumps import MAX_GROUP_NAME, MAX_JSON_DEPTH
+from tracekit.units import NS_PER_US
 
 _DAMAGED = (
     pickle.UnpicklingError,
@@ -147,3 +154,35 @@ def _close(levels: list[list[Any]]) -> None:
                 target.update(zip(items[::2], items[1::2], strict=False))
         elif below and depth > 1:
             below.pop()  # the key of a value that was cut
+
+
+BARE_VERSION: Final = "1"
+"""The version of these dumps, which do not name one; later ones begin with 2.0."""
+_FIELDS = {"profiling_name", "seq_id", "pg_id"}
+
+
+def is_bare(decoded: Any) -> bool:
+    """Return whether this is a list of calls, as torch 2.1 and 2.2 dump them; false for an empty list."""
+    return (
+        isinstance(decoded, (list, tuple))
+        and bool(decoded)
+        and all(isinstance(entry, dict) and entry.keys() >= _FIELDS for entry in (decoded[0], decoded[-1]))
+    )
+
+
+def with_groups(entries: Any) -> dict[str, Any]:
+    """Give such a dump as a mapping: the group of all ranks has its name, and times of issue are in ns."""
+    return {"version": BARE_VERSION, "entries": [_entry(entry) for entry in entries]}
+
+
+def _entry(entry: Any) -> Any:
+    """Give a call with its group and its time; anything else as it is, to be counted as damaged."""
+    if not isinstance(entry, dict):
+        return entry
+    number, issued = entry.get("pg_id"), integer(entry.get("time_created_us"))
+    desc = "default_pg" if number == 0 else ""
+    return {
+        **entry,
+        "process_group": (text_of(number, MAX_GROUP_NAME), desc),
+        "time_created_ns": None if issued is None else issued * NS_PER_US,
+    }

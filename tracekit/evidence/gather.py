@@ -144,18 +144,18 @@ def _read(found: Gathered, source: Source, agents: int, *, named: bool) -> None:
     elif form == "ras":
         report = read_ras(source.label, _whole(source))
         found.ras.append(report)
-        told = f"{len(report.communicators)} communicators" + (
+        detail = f"{len(report.communicators)} communicators" + (
             f"; dead: {len(report.dead)}" if report.dead else ""
         )
-        _add(found, "nccl_ras", source, report.ranks, (report.time, report.time), told)
+        _add(found, "nccl_ras", source, report.ranks, (report.time, report.time), detail)
     elif form == "stacks":
         stacks = stacks_in(source.label, _whole(source), agents=agents)
         found.stacks.extend(stacks)
         ranks = {s.rank for s in stacks if s.rank is not None}
         kind = cast("EvidenceKind", stacks[0].kind if stacks else "py_spy")
-        untold = sum(s.rank is None for s in stacks)
-        told = f"{len(stacks)} processes" + (f", {untold} of unknown rank" if untold else "")
-        _add(found, kind, source, ranks, (None, None), told)
+        unnamed = sum(s.rank is None for s in stacks)
+        detail = f"{len(stacks)} processes" + (f", {unnamed} of unknown rank" if unnamed else "")
+        _add(found, kind, source, ranks, (None, None), detail)
     elif form == "counters":
         host = source.name.partition(".")[0]
         samples = list(samples_of(_whole(source).splitlines(), host))
@@ -182,10 +182,10 @@ def _read_log(found: Gathered, source: Source, agents: int) -> None:
     found.stacks.extend(log.stacks)
     times = tuple(when.text if when is not None else None for when in (log.first, log.last))
     kind: EvidenceKind = "watchdog_log" if log.watchdog else "job_log"
-    _add(found, kind, source, log.ranks, cast("tuple[str | None, str | None]", times), _log_told(log))
+    _add(found, kind, source, log.ranks, cast("tuple[str | None, str | None]", times), _log_detail(log))
 
 
-def _log_told(log: LogFile) -> str:
+def _log_detail(log: LogFile) -> str:
     """Return what a log shows, in a few words."""
     own = [death for death in log.deaths if not death.consequence]
     timed_out = {rank for rank, marks in log.marks.items() if any(mark.work for mark in marks.values())}

@@ -2,7 +2,8 @@
 
 A group's members are numbered in the order of their global ranks. Places and ranks of some members thus tell the others
 where no choice is left, or where those known lie at one distance. Up to torch 2.3 each process counts its own groups:
-groups of one name are told apart there by the places that would be taken twice. Used by `as_dumps`.
+groups of one name are separated there by the places that would be taken twice. NCCL prints the rank of a process within
+a communicator, and no rank of the job. Used by `as_dumps` and `nccl_groups`.
 """
 
 from collections import Counter, defaultdict
@@ -13,7 +14,8 @@ from itertools import combinations, pairwise
 from tracekit.dumps.rank_dump import RankDump
 from tracekit.evidence.log_file import GroupKey, LogFile, Mark
 from tracekit.evidence.log_lines import Work
-from tracekit.evidence.log_reports import Told
+from tracekit.evidence.log_reports import MemberState
+from tracekit.evidence.nccl_calls import Communicator, Process
 from tracekit.mesh import Mesh
 from tracekit.mesh.group_descriptions import hinted_dims
 
@@ -61,7 +63,7 @@ def members_of(
             by_key[key][rank] = mark
     found: dict[tuple[int, GroupKey], Members] = {}
     for key, parts in by_key.items():
-        for ranks in _told_apart(parts):
+        for ranks in _separated(parts):
             own = {r: parts[r] for r in ranks}
             members = _members(key, own, dumps, world)
             if mesh is not None and key != ("", "") and (members is None or not members.whole):
@@ -95,7 +97,7 @@ def _like_siblings(
     return found
 
 
-def _told_apart(parts: Mapping[int, Mark]) -> Iterable[list[int]]:
+def _separated(parts: Mapping[int, Mark]) -> Iterable[list[int]]:
     """Yield the ranks of each group of one name; a rank whose group nothing tells is in none."""
     places = Counter(mark.place for mark in parts.values())
     if all(mark.unique for mark in parts.values()) or max(places.values()) == 1:
@@ -161,24 +163,24 @@ def with_reports(marks: Marks, members: dict[tuple[int, GroupKey], Members], log
     for log in logs:
         for writer, key, report in log.reports:
             group = None if writer is None else members.get((writer, key))
-            same = len({told.call for told in report.members.values()}) == 1
+            same = len({state.call for state in report.members.values()}) == 1
             if group is None or not group.whole or (report.apart and same):
                 continue  # of one call under two numbers, either may be the wrong one
-            for place, told in report.members.items():
+            for place, state in report.members.items():
                 if place < len(group.ranks):
                     rank = group.ranks[place]
                     members[rank, key] = group
-                    _add_told(marks.setdefault(rank, {}).setdefault(key, Mark(place)), told)
+                    _add_state(marks.setdefault(rank, {}).setdefault(key, Mark(place)), state)
 
 
-def _add_told(mark: Mark, told: Told) -> None:
+def _add_state(mark: Mark, state: MemberState) -> None:
     """Add the state that another rank shows to a mark."""
-    done = told.seq if told.finished else told.seq - 1
+    done = state.seq if state.finished else state.seq - 1
     if mark.enqueued is None and mark.work is None:
-        mark.enqueued, mark.completed = told.seq, done
-    if told.call.op and not told.finished and mark.work is None and (mark.completed or 0) < told.seq:
-        mark.work = Work(told.seq, told.call, 0, 0)
-    mark.started = max(mark.started or 0, told.seq)
+        mark.enqueued, mark.completed = state.seq, done
+    if state.call.op and not state.finished and mark.work is None and (mark.completed or 0) < state.seq:
+        mark.work = Work(state.seq, state.call, 0, 0)
+    mark.started = max(mark.started or 0, state.seq)
 
 
 def _in_dumps(key: GroupKey, parts: Mapping[int, Mark], dumps: Mapping[int, RankDump]) -> tuple[int, ...]:
@@ -218,3 +220,78 @@ def _only_choice(place: int, known: Sequence[tuple[int, int]]) -> int | None:
         if p1 < place < p2 and r2 - r1 == p2 - p1:
             return r1 + place - p1
     return None
+
+
+def processes_by_rank(logs: Sequence[LogFile], world: int | None) -> dict[int, Process]:
+    """Return the process of each rank.
+
+    Its launcher names the rank, or its place in the job's communicator shows it, or its device where one host runs all.
+    """
+    latest: dict[tuple[str, int], Process] = {}
+    for process in (process for log in logs for process in log.nccl):
+        known = latest.get((process.host, process.pid))
+        if known is None or process.lines > known.lines:
+            latest[process.host, process.pid] = process
+    processes = [process for process in latest.values() if process.communicators]
+    ranks = _named(processes) or _by_place(processes, world) or _by_device(processes, world)
+    found: dict[int, Process] = {}
+    for process, rank in zip(processes, ranks, strict=False):
+        known = found.get(rank)
+        if known is None or (known.path == process.path and known.latest < process.latest):
+            found[rank] = process
+    return found
+
+
+def _named(processes: Sequence[Process]) -> list[int]:
+    named = [process.rank for process in processes if process.rank is not None]
+    return named if len(named) == len(processes) else []
+
+
+def _by_place(processes: Sequence[Process], world: int | None) -> list[int]:
+    """Return the places of the processes in the only communicator of the greatest size; none where one is not in it."""
+    widest = max((one.size for p in processes for one in p.communicators.values()), default=0)
+    if widest < (world or 0):
+        return []
+    found = []
+    names = set()
+    for process in processes:
+        inside = [one for one in process.communicators.values() if one.size == widest]
+        places = {one.place for one in inside}
+        place = places.pop() if len(places) == 1 else None
+        if place is None or process.rank not in {None, place}:
+            return []
+        found.append(place)
+        names |= {one.name for one in inside}
+    alike = len(names) == 1 or len(set(found)) == len(found)
+    return found if alike else []
+
+
+def _by_device(processes: Sequence[Process], world: int | None) -> list[int]:
+    devices = [process.device for process in processes]
+    widest = max((one.size for p in processes for one in p.communicators.values()), default=0)
+    alone = len({process.host for process in processes}) == 1 and widest >= (world or 0)
+    stated = any(process.rank is not None for process in processes)
+    return devices if alone and not stated and sorted(devices) == list(range(widest)) else []
+
+
+def keyed_communicators(
+    processes: Mapping[int, Process], world: int | None
+) -> dict[int, dict[GroupKey, tuple[Mark, Communicator]]]:
+    """Return the communicators of each rank by a key that their members share, with the place of the rank in each.
+
+    One without a name is the n-th of its size; a process with two of one name holds two ranks, and none is known.
+    """
+    found: dict[int, dict[GroupKey, tuple[Mark, Communicator]]] = {}
+    for rank, process in processes.items():
+        own: dict[GroupKey, tuple[Mark, Communicator]] = {}
+        counts: Counter[int] = Counter()
+        for one in process.communicators.values():
+            name = one.name or f"{one.size} ranks, {counts[one.size]}"
+            counts[one.size] += not one.name
+            place = rank if one.place is None and one.size == world else one.place
+            if (name, "") in own:
+                own = {}
+                break
+            own[name, ""] = Mark(place, unique=bool(one.name), size=one.size), one
+        found[rank] = own
+    return found

@@ -173,8 +173,8 @@ def _of_launcher(line: Line, part: bytes) -> Iterator[Death]:
         yield from _of_exit(int(found[2]), line, rank=int(found[1]))
     elif found := _HYDRA.search(part + b"\n" + line.after()[0]):
         signal = int(found[4])
-        told = found[1] is not None and int(found[1]) < MAX_LOG_RANKS and signal != _KILL
-        rank = int(found[1]) if told else None
+        usable = found[1] is not None and int(found[1]) < MAX_LOG_RANKS and signal != _KILL
+        rank = int(found[1]) if usable else None
         yield from _of_exit(-signal, line, rank=rank, pid=int(found[2]), host=clean_text(found[3]))
 
 

@@ -135,11 +135,11 @@ class LogFile:
     @property
     def world(self) -> int | None:
         """Return the ranks of the job, as a line tells; None where none does."""
-        told = [
+        stated = [
             mark.size for marks in self.marks.values() for (_, d), mark in marks.items() if d == "default_pg"
         ]
         joined = self.waits.joined_store[1] if self.waits.joined_store else None
-        known = [n for n in (*told, joined, self.waits.store_size, self.waits.widest or None) if n]
+        known = [n for n in (*stated, joined, self.waits.store_size, self.waits.widest or None) if n]
         called = (one.size for process in self.nccl for one in process.communicators.values())
         return max((*known, *called), default=None)
 

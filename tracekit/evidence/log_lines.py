@@ -183,12 +183,12 @@ def _message(part: bytes, task: int | None, local: int | None) -> Message:
     rank, place = _RANK.match(part), _PLACE.search(part)
     named, work, at = _GROUP.search(part), _WORK.search(part), _AT.search(part)
     size, first = _SIZE.search(part), _FIRST.search(part)
-    told, when = _integer(rank), when_of(part)
-    if told is None and size is not None:
-        told = int(size[2])
+    stated, when = _integer(rank), when_of(part)
+    if stated is None and size is not None:
+        stated = int(size[2])
     return Message(
         text=part,
-        rank=told if told is None or told < MAX_LOG_RANKS else None,
+        rank=stated if stated is None or stated < MAX_LOG_RANKS else None,
         local=local,
         task=task,
         place=_integer(place),
@@ -269,8 +269,8 @@ def whole_messages(line: Line) -> Iterator[Message]:
     found = list(messages_of(line.text))
     begun = b"SeqNum=" in line.text or b"Watchdog caught" in line.text
     cut = begun and not any(m.work for m in found)
-    told = b"last enqueued" in line.text.lower() or b"detected by watchdog at work" in line.text
-    cut = cut or (told and not any(m.state for m in found))
+    reported = b"last enqueued" in line.text.lower() or b"detected by watchdog at work" in line.text
+    cut = cut or (reported and not any(m.state for m in found))
     if cut and (after := line.after()[:2]):
         found = list(messages_of(line.text + b"".join(after)))
     if not line.whole and found:

@@ -34,7 +34,7 @@ STACK: Final = b"Stack trace of the failed collective:"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class MemberState:
     """The last collective of one member, as another member's lines show it: its number, whether it ended, the call."""
 
     seq: int
@@ -50,7 +50,7 @@ class Report(NamedTuple):
     """
 
     own: int
-    members: dict[int, Told]
+    members: dict[int, MemberState]
     whole: bool
     apart: int = 0
 
@@ -61,7 +61,7 @@ def desync_report(text: bytes, after: Sequence[bytes]) -> Report | None:
     if begun is None:
         return None
     own = int(begun[1])
-    members = {own: _told(begun[3], b"started", begun[2])} if own < MAX_LOG_RANKS else {}
+    members = {own: _state(begun[3], b"started", begun[2])} if own < MAX_LOG_RANKS else {}
     seq, whole = b"", False
     for line in after[:MAX_REPORT_LINES]:
         if _TIMED_OUT.search(line):
@@ -72,7 +72,7 @@ def desync_report(text: bytes, after: Sequence[bytes]) -> Report | None:
             seq = found[1]
         elif seq and (found := _STATES.search(line)):
             whole = True
-            members |= dict.fromkeys(_places(found[1]), _told(seq, found[2], found[3]))
+            members |= dict.fromkeys(_places(found[1]), _state(seq, found[2], found[3]))
         elif whole:
             break
     whole = whole and len(members) == max(members) + 1
@@ -87,7 +87,7 @@ def fingerprints(text: bytes) -> Report | None:
     found = [first, *([other] if (other := _OTHER.search(text, first.end())) else [])]
     numbers = [int(one[2] or 1) for one in found]
     common = str(max(numbers)).encode()
-    sides = {int(one[1]): _told(common, b"started", one[3], one[4], one[5]) for one in found}
+    sides = {int(one[1]): _state(common, b"started", one[3], one[4], one[5]) for one in found}
     if len(sides) < len(found) or max(sides) >= MAX_LOG_RANKS:
         return None
     return Report(int(first[1]), sides, whole=False, apart=max(numbers) - min(numbers))
@@ -110,16 +110,16 @@ def call_stack(after: Sequence[bytes]) -> tuple[str, ...]:
     return tuple(frames)
 
 
-_NONE: Final = Told(0, finished=True, call=Signature("", "", "", "", ""))
+_NONE: Final = MemberState(0, finished=True, call=Signature("", "", "", "", ""))
 """The state of a member that made no call."""
 
 
-def _told(
+def _state(
     seq: bytes, state: bytes, name: bytes, shape: bytes | None = None, dtype: bytes | None = None
-) -> Told:
+) -> MemberState:
     size = "" if shape is None else f"[[{clean_text(shape)}]]"
     kind = "" if dtype is None else clean_text(dtype)
-    return Told(
+    return MemberState(
         min(int(seq), MAX_INTEGER - 1),
         state == b"finished",
         Signature(operation(name.decode()), size, size, kind, kind),

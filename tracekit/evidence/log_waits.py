@@ -155,7 +155,7 @@ class Waits:
     widest: int = 0
 
     def take(self, message: Message) -> bool:
-        """Take what one rank's part of a line tells; return whether it told anything."""
+        """Take what one rank's part of a line reports; return whether it reported anything."""
         part = message.text
         rank = message.rank if message.rank is not None else message.task
         if found := _INIT.search(part):

@@ -84,17 +84,17 @@ class _Reader:
         key = self._key(message)
         if message.when is not None:
             self._open.last[key] = message.when
-        told = self._take_group(key, message, line.offset)
-        told = self._take_report(key, line, message) or told
-        told = self._take_death(key, line, message) or told
+        used = self._take_group(key, message, line.offset)
+        used = self._take_report(key, line, message) or used
+        used = self._take_death(key, line, message) or used
         if message.stuck:
             self._open.stuck.add(key)
-            self._file.watchdog = told = True
+            self._file.watchdog = used = True
         if message.dump_asked_by is not None:
             self._open.asked_by.add(message.dump_asked_by)
-        if not told:
-            told = self._open.waits.take_tasks(message.text, line.after())
-            self._count += told or self._open.waits.take(message)
+        if not used:
+            used = self._open.waits.take_tasks(message.text, line.after())
+            self._count += used or self._open.waits.take(message)
         else:
             self._count += 1
 
@@ -169,13 +169,13 @@ class _Reader:
 
     def _take_death(self, key: Key, line: Line, message: Message) -> bool:
         """Take the deaths that a message reports, at the last time that its process wrote."""
-        told = False
+        used = False
         for death in deaths_of(line, message):
-            told = True
+            used = True
             when = death.when or time_before(line) or self._open.last.get(key) or self._file.last
             if len(self._open.deaths) < MAX_DEATHS:
                 self._open.deaths.append((key, replace(death, when=when)))
-        return told
+        return used
 
     def _key(self, message: Message) -> Key:
         if message.rank is not None:

@@ -279,11 +279,11 @@ def _signature(name: bytes, count: int, kind: int, size: int) -> Signature:
     return Signature(operation, f"[[{given}]]", f"[[{taken}]]", dtype, dtype)
 
 
-def _name(process: Process, told: bytes) -> str:
+def _name(process: Process, text: bytes) -> str:
     """Return the name that all members share: the communicator's id, or its parent's with the number of the split."""
-    if found := _ID.search(told):
+    if found := _ID.search(text):
         return found[1].decode()
-    split = _SPLIT.search(told)
+    split = _SPLIT.search(text)
     parent = None if split is None else process.communicators.get(split[1])
     if split is None or split[2] is None or parent is None or not parent.name:
         return ""

@@ -14,11 +14,10 @@ import numpy as np
 
 from tracekit.dumps.calls import Signature, numel
 from tracekit.dumps.rank_dump import DONE, SCHEDULED, STARTED, GroupTail
-from tracekit.evidence.group_members import Marks, Members, members_of
+from tracekit.evidence.group_members import Marks, Members, keyed_communicators, members_of, processes_by_rank
 from tracekit.evidence.log_file import GroupKey, LogFile, Mark
 from tracekit.evidence.log_lines import Work
 from tracekit.evidence.nccl_calls import Communicator
-from tracekit.evidence.nccl_ranks import keyed_communicators, processes_by_rank
 from tracekit.mesh import Mesh
 from tracekit.thresholds.evidence import FEWEST_IN_ORDER
 

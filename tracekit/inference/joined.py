@@ -13,7 +13,6 @@ from tracekit.inference.mesh.group_uses import group_uses, world_of
 from tracekit.inference.mesh.mesh_choice import MeshChoice, choose, is_unknown
 from tracekit.inference.mesh.one_pipeline import is_one_pipeline
 from tracekit.inference.peers.line_order import with_line_order
-from tracekit.inference.peers.message_gaps import filled
 from tracekit.inference.peers.neighbours import linked, with_only_neighbours
 from tracekit.inference.peers.open_messages import (
     agreeing,
@@ -26,6 +25,7 @@ from tracekit.inference.peers.open_messages import (
 )
 from tracekit.inference.peers.pipeline_order import with_pipeline_order
 from tracekit.inference.peers.places_in_groups import with_recorded_places
+from tracekit.inference.peers.stream_order import filled
 from tracekit.matching.clock import align
 from tracekit.matching.match import Operations, rematch
 from tracekit.mesh import Mesh, infer

@@ -1,6 +1,8 @@
-"""Ingested runs behind fsspec URLs: fetched whole before they are opened, and put there with the manifest last.
+"""Ingested runs of unknown origin: every table is read once in a worker before the run is opened.
 
-Only the files that a run has are fetched: no name in a bucket becomes a path here otherwise.
+Runs behind fsspec URLs are fetched whole first, and put there with the manifest last. Only the files that a run has are
+fetched: no name in a bucket becomes a path here otherwise. A run that ingest itself has just written is opened by
+`manifest.open_run` alone.
 """
 
 from glob import has_magic
@@ -9,8 +11,27 @@ from pathlib import Path, PurePosixPath
 from tracekit.errors import InputError
 from tracekit.files.far import FileSystem, check_target, put_file, reached, written_to
 from tracekit.ingest.output_folder import is_written
-from tracekit.store import MANIFEST, is_run
+from tracekit.ingest.reading import LIMITS
+from tracekit.manifest import open_run
+from tracekit.store import MANIFEST, Run, is_run
 from tracekit.thresholds.ingest import MANIFEST_HEAD
+from tracekit.workers import deaths
+
+
+def open_kept(folder: Path, jobs: int = 1) -> Run:
+    """Return the run in a folder; a rank with a table that kills its reader is among the rejected ones.
+
+    jobs: processes that read. Raises InputError where the manifest or the groups are damaged, or no rank is left.
+    """
+    if dead := deaths([folder], open_run, LIMITS):
+        raise InputError(f"{folder}: {dead[0]}; ingest the traces again")
+    run = open_run(folder)
+    dead = deaths([r.rank for r in run.ranks], run.events, LIMITS, jobs)
+    if len(dead) == len(run.ranks):
+        raise InputError(f"{folder / run.ranks[0].table}: {dead[0]}; ingest the traces again")
+    for reason in set(dead.values()):
+        run = run.without([run.ranks[place].rank for place, why in dead.items() if why == reason], reason)
+    return run
 
 
 def is_run_at(url: str) -> bool:

@@ -19,8 +19,8 @@ import msgspec
 from tracekit.errors import InputError
 from tracekit.files.discover import Found
 from tracekit.files.source import Source
+from tracekit.ingest.far_run import open_kept
 from tracekit.ingest.file_result import FileGroup, FileResult, RankTable
-from tracekit.ingest.kept_run import open_kept
 from tracekit.ingest.merge import Placed
 from tracekit.manifest import checked_hint
 from tracekit.small_files import read_small

@@ -11,12 +11,10 @@ from tracekit.files.discover import Found, Inputs, discover, listed
 from tracekit.files.far import is_url
 from tracekit.files.source import Source
 from tracekit.findings import Quality
-from tracekit.ingest.far_run import fetch_run, is_run_at, put_run, refuse_foreign_at
+from tracekit.ingest.far_run import fetch_run, is_run_at, open_kept, put_run, refuse_foreign_at
 from tracekit.ingest.file_result import FileResult
 from tracekit.ingest.kept_files import KeptFiles, kept_files, save_files
-from tracekit.ingest.kept_run import open_kept
-from tracekit.ingest.lost_base import with_base_times
-from tracekit.ingest.merge import merge
+from tracekit.ingest.merge import merge, with_base_times
 from tracekit.ingest.nsys.reader import REPORT, REPORT_ENDS
 from tracekit.ingest.output_folder import building, check_room, refuse_foreign
 from tracekit.ingest.readers import (

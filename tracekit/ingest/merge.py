@@ -1,13 +1,19 @@
-"""Merges files into one run: places the tables of chosen files, numbers groups across ranks, makes manifest rows."""
+"""Merges files into one run: places the tables of chosen files, numbers groups across ranks, makes manifest rows.
+
+Kineto counts the times of a file from `baseTimeNanoseconds`, and may write that behind the events: a file that is cut
+off has lost it, and its times lie decades before those of its peers. Newer versions take the begin of a period of three
+months, so that the files of a job agree; where they do not, the time of the file stays unknown.
+"""
 
 import hashlib
 import os
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -17,12 +23,12 @@ from tracekit.errors import InputError
 from tracekit.files.discover import Found
 from tracekit.findings import Quality, Rejected
 from tracekit.ingest.claims import Claim, Claims, names_of
-from tracekit.ingest.file_result import FileGroup, FileResult
+from tracekit.ingest.file_result import FileGroup, FileResult, RankTable
 from tracekit.ingest.recordings import of_one_job
 from tracekit.ingest.write import EventWriter, begun_later
 from tracekit.schema import EVENTS
 from tracekit.store import Group, RankRecord, Run, rank_bound
-from tracekit.thresholds.ingest import CHUNK_ROWS
+from tracekit.thresholds.ingest import CHUNK_ROWS, MAX_TIME_NS
 
 Placed = dict[tuple[str, int], int]
 """Number of files with events in the table of a rank, by file and rank."""
@@ -227,3 +233,51 @@ def _world_size(merged: Claims, hints: list[dict[str, Any]]) -> int | None:
 def _text(values: set[str]) -> tuple[str, ...]:
     """Return `values` sorted, as valid Unicode: JSON can spell half a surrogate pair."""
     return tuple(sorted({v.encode("utf-8", "replace").decode("utf-8") for v in values}))
+
+
+KIND: Final = "base_time_lost"
+KINETO: Final = "kineto"
+
+
+def with_base_times(results: Sequence[FileResult], folder: Path) -> list[FileResult]:
+    """Return `results` with the base time of all other files for those that lost their own, and a row about each.
+
+    folder: where tables were just written; others, of a kept run, stay as they are. The base of a table
+    stays None where the others disagree.
+    """
+    bases = [t.base for r in results if r.format == KINETO for t in r.tables]
+    known = {base for base in bases if base is not None}
+    return [_with_base(r, known, folder) if any(t.base is None for t in r.tables) else r for r in results]
+
+
+def _with_base(result: FileResult, known: set[int], folder: Path) -> FileResult:
+    """Return a result that lost its base time with that of the others, if `known` holds only one."""
+    if not known - {0}:
+        return result  # no file names one, or none is left that could
+    (base, *others) = sorted(known)
+    new = all(Path(t.path).parent == folder for t in result.tables)
+    if others or not new or not all(_in_bounds(t, base) for t in result.tables):
+        detail = (
+            "its base time is not readable, and the other files do not agree about one: its clock is unknown"
+        )
+        return replace(result, quality=(*result.quality, Quality(KIND, result.label, 1, detail)))
+    tables = tuple(_shifted(t, base) for t in result.tables)
+    detail = "its base time is not readable; that of the other files is used"
+    return replace(result, tables=tables, quality=(*result.quality, Quality(KIND, result.label, 1, detail)))
+
+
+def _in_bounds(table: RankTable, base: int) -> bool:
+    return max(abs(table.first + base), abs(table.last + base)) < MAX_TIME_NS
+
+
+def _shifted(table: RankTable, base: int) -> RankTable:
+    """Return `table` with `base` (ns) added to its times; its file is written again."""
+    path = Path(table.path)
+    moved = path.with_name(f"{path.name}.moved")
+    writer = EventWriter(moved)
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=CHUNK_ROWS, use_threads=False):
+            writer.add(begun_later(batch, base).cast(EVENTS))
+    writer.close(lambda rows: rows)
+    moved.rename(path)
+    return replace(table, first=table.first + base, last=table.last + base, base=base)

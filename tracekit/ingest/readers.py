@@ -17,7 +17,7 @@ from tracekit.findings import Quality
 from tracekit.ingest.file_result import FLIGHT_RECORDER, FileResult, dump_among_traces
 from tracekit.ingest.flight_recorder.reader import read_dumps
 from tracekit.ingest.identify import rank_of_name
-from tracekit.ingest.kineto.refusal import Unrecognised
+from tracekit.ingest.kineto.compiled.columns import Unrecognised
 from tracekit.ingest.kineto.trace import compiled_reader, read_kineto
 from tracekit.ingest.nccl_inspector.reader import INSPECTOR, MARK, of_records, read_records
 from tracekit.ingest.nsys.database import MAGIC

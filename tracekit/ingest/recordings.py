@@ -8,8 +8,8 @@ from tracekit.files.job_choice import refused
 from tracekit.files.rival_recordings import unpacked
 from tracekit.files.witness import GroupNames, Window, Witness
 from tracekit.findings import Quality
+from tracekit.ingest.claims import window_name
 from tracekit.ingest.file_result import UNKNOWN_RANK, FileResult
-from tracekit.ingest.window_names import window_name
 from tracekit.mesh.group_descriptions import hinted_dims
 
 

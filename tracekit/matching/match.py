@@ -16,8 +16,7 @@ import numpy.typing as npt
 from tracekit.arrays import compact, numbered_rows
 from tracekit.errors import TracekitError
 from tracekit.matching.channels import NO_SEQ, Channel, channels_of, groups_with_one_counter
-from tracekit.matching.instance_keys import instance_keys
-from tracekit.matching.message_order import UNKNOWN_SIZE, by_issue, by_size, whole_tokens
+from tracekit.matching.message_order import UNKNOWN_SIZE, by_issue, by_size, instance_keys, whole_tokens
 from tracekit.rank_events.coded_words import Codes, Column, joined, numbered
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.own_time import Progress, own_progress

@@ -2,7 +2,8 @@
 
 Families of groups (one partition each) are formed by description, rank pattern and use; the smallest mutually
 orthogonal ones are the axes, joins of them (dp×cp, tp×cp, model parallel) are recognised as unions, and a note names
-families that fit neither. Nothing here assumes strides: any numbering of ranks gives the same mesh.
+families that fit neither. Where descriptions alone give a mesh, groups without one add no axis. Nothing here assumes
+strides: any numbering of ranks gives the same mesh.
 """
 
 from collections import Counter
@@ -73,10 +74,8 @@ def _of_axes(
 ) -> Inference:
     """The mesh of the axes that no other one holds. Arguments and errors as of `infer`."""
     notes: list[str] = []
-    found = families(uses, ranks, notes)
-    axes = [
-        _with_messages(a, [u for u in uses if u.partial]) for a in _axes(found, ranks, notes, whole=whole)
-    ]
+    axes = _by_description(uses, ranks) or _axes(families(uses, ranks, notes), ranks, notes, whole=whole)
+    axes = [_with_messages(a, [u for u in uses if u.partial]) for a in axes]
     if not axes:
         dim = _world_dim(uses, ranks)
         if dim is not None:
@@ -86,6 +85,21 @@ def _of_axes(
         )
     named = name_axes(_described(axes, uses, ranks), order, notes, programs)
     return Inference(_build(named, ranks), tuple(notes), flat=False)
+
+
+def _by_description(uses: Sequence[GroupUse], ranks: tuple[int, ...]) -> list[Family]:
+    """Return the axes that descriptions name, each alone, where these make up the world; else none.
+
+    Groups without a description may then be of another mesh of the same ranks, as that of experts is, with other sizes:
+    they show no axis of this one.
+    """
+    notes: list[str] = []
+    named = families([u for u in uses if hinted_dims(u.descs)], ranks, notes)
+    try:
+        axes = _axes(named, ranks, notes, whole=False)
+    except MeshUnknownError:
+        return []
+    return axes if not notes and all(len(axis.hints) == 1 for axis in axes) else []
 
 
 def _flat(ranks: tuple[int, ...], dim: str = DATA) -> Mesh:

@@ -12,8 +12,7 @@ from tracekit.rank_events.arguments import read_arguments, resolve_groups
 from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.compute import DEVICE_WORK, communicates, compute_intervals, operator_intervals
 from tracekit.rank_events.event_columns import DEVICE_CALLS, Values, holds, ints, matches, present, truth
-from tracekit.rank_events.host_events import Enclosing, Host, host_of
-from tracekit.rank_events.host_held import host_held
+from tracekit.rank_events.host_events import Enclosing, Host, host_held, host_of
 from tracekit.rank_events.kernel_order import Launched, kernel_order, window_of
 from tracekit.rank_events.kernel_records import alone, join
 from tracekit.rank_events.operation_names import CALL_OPS, UNDIRECTED, canonical_op

@@ -4,9 +4,9 @@ from typing import Any, Final
 
 from tracekit.json_schemas import schema_of
 from tracekit.report.breakdown_json import BreakdownDocument
-from tracekit.report.diff_json import DiffDocument
+from tracekit.report.diff import DiffDocument
 from tracekit.report.documents import HangDocument, SlowRankDocument
-from tracekit.report.floor_json import FloorDocument
+from tracekit.report.floor import FloorDocument
 from tracekit.report.mesh import PlacesDocument
 from tracekit.report.trend_json import TrendDocument
 from tracekit.report.triage import TriageDocument

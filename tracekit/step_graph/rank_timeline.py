@@ -1,6 +1,6 @@
 """What each rank posts and needs in the recorded steps, in order, on the axis of its own time."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -9,9 +9,8 @@ import numpy.typing as npt
 
 from tracekit.matching.match import Operations
 from tracekit.rank_events.stream_waits import WAITED
-from tracekit.step_graph.own_parts import Parts, cut, parts_of
-from tracekit.thresholds.slowrank import ANSWER_NS, NO_WORK_NS, STEP_PARTS
-from tracekit.timing.measured import Measured
+from tracekit.step_graph.own_parts import Parts
+from tracekit.thresholds.slowrank import ANSWER_NS, NO_WORK_NS
 from tracekit.units import F64, I64, Mask
 
 NEED: Final = 0
@@ -74,71 +73,7 @@ class RankTimeline:
         return next((p for p in self.parts if p.alike(other)), None)
 
 
-def runs_of(run: Measured) -> list[tuple[int, ...]]:
-    """Return the columns of analysed steps, in runs of consecutive steps."""
-    steps = run.steps
-    if not steps.labelled:
-        return [tuple(range(len(steps.numbers)))] if steps.numbers else []
-    every = sorted({int(n) for n in np.unique(run.ops.step)})
-    whole = np.isfinite(steps.own)
-    runs: list[list[int]] = []
-    for column, number in enumerate(steps.numbers):
-        before = steps.numbers[column - 1] if column else number
-        follows = number == before + 1 and every.index(number) == every.index(before) + 1
-        if column and follows and (whole[:, column] == whole[:, column - 1]).all():
-            runs[-1].append(column)
-        else:
-            runs.append([column])
-    return [tuple(r) for r in runs]
-
-
-def timeline_of(
-    run: Measured,
-    queue: CollectiveQueue,
-    rank: int,
-    columns: tuple[int, ...],
-    like: RankTimeline | None = None,
-) -> RankTimeline | None:
-    """Return the timeline of `rank` over the steps in `columns`; None where one of them is not recorded whole.
-
-    Reuses parts and unchanged events from `like`, the timeline of the same rank and steps under another queue.
-    """
-    ops, steps = run.ops, run.steps
-    row = steps.row(rank)
-    if not np.isfinite(steps.own[row, list(columns)]).all():
-        return None
-    where = ops.of(rank)
-    labels = ops.step[where] if steps.labelled else np.zeros(where.stop - where.start, np.int32)
-    rows = np.flatnonzero(np.isin(labels, [steps.numbers[c] for c in columns])) + where.start
-    kind, reading, event = _events(ops, queue, rows)
-    if like is not None:
-        return _with_events(like, kind, reading, event)
-    begins = steps.begin[row, list(columns)]
-    knots = np.append(begins, begins[-1] + steps.own[row, columns[-1]])
-    knots = np.maximum.accumulate(knots)
-    numbers, mine = [steps.numbers[c] for c in columns], labels[rows - where.start]
-    every = [ops.at_start[rows[mine == n]] for n in numbers]
-    blocks = [p[np.linspace(0, len(p), STEP_PARTS, endpoint=False).astype(int)[1:]] for p in every]
-    return RankTimeline(
-        row,
-        kind.astype(np.int8),
-        reading,
-        event.astype(np.int32),
-        knots,
-        blocks=cut(knots, blocks),
-        parts=parts_of(ops, rows, numbers, mine, knots, queue.ready),
-        start=_begin_wall(run, rank, rows, knots[0]),
-    )
-
-
-def _with_events(like: RankTimeline, kind: I64, reading: F64, event: I64) -> RankTimeline:
-    """Return `like` with other events; `like` itself where they are equal."""
-    if np.array_equal(kind, like.kinds) and np.array_equal(event, like.events):
-        return like if np.array_equal(reading, like.readings) else replace(like, readings=reading)
-    return replace(like, kinds=kind.astype(np.int8), readings=reading, events=event.astype(np.int32))
-
-
-def _events(ops: Operations, queue: CollectiveQueue, rows: I64) -> tuple[I64, F64, I64]:
+def posts_and_needs(ops: Operations, queue: CollectiveQueue, rows: I64) -> tuple[I64, F64, I64]:
     """Return (kind, own-time reading in ns, operation) of each event of one rank's operations `rows`, in order."""
     needed = rows[(ops.exposed[rows] > 0) | _host_late(ops, rows)]
     event = np.concatenate([rows, needed])
@@ -219,10 +154,3 @@ def _really_needed(kind: I64, reading: F64, wall: F64, posted: F64, kernel: I64)
     kept = np.ones(len(kind), bool)
     kept[dropped] = False
     return kept
-
-
-def _begin_wall(run: Measured, rank: int, rows: I64, reading: float) -> float:
-    """Return the aligned wall time (ns) at which the rank's own time was `reading`, before its operation `rows[0]`."""
-    first = int(rows[0])
-    lead = max(float(run.ops.at_start[first]) - reading, 0.0)
-    return float(run.clocks.align(rank, run.ops.start[first : first + 1])[0]) - lead

@@ -27,7 +27,7 @@ from tracekit.analysis.hang.describe import (
 from tracekit.analysis.hang.message_cycle import message_cycle
 from tracekit.analysis.hang.remedies import LONGER_RINGS
 from tracekit.analysis.hang.scene import Scene, build_scene
-from tracekit.analysis.hang.stale_dumps import Judgement, judge, told
+from tracekit.analysis.hang.stale_dumps import Judgement, judge, moving_sentence
 from tracekit.analysis.hang.stragglers import stragglers
 from tracekit.axes import AXES
 from tracekit.dumps.load import DumpSet
@@ -136,8 +136,8 @@ def picture_of(scene: Scene, finding: HangFinding) -> HangPicture:
 
 def _guessed(scene: Scene) -> list[Quality]:
     """Return a quality row for groups without listed members: these were taken from the ranks that use the name."""
-    told = [f.tail.partial for g in scene.groups if g.guessed for f in g.frontiers.values()]
-    if all(told):
+    partial = [f.tail.partial for g in scene.groups if g.guessed for f in g.frontiers.values()]
+    if all(partial):
         return []
     detail = "pg_config lists no members: taken as the ranks that use the name"
     return [Quality("unknown_members", detail=detail)]
@@ -150,7 +150,9 @@ def _verdict(judgement: Judgement, culprits: tuple[Culprit, ...], missing: int) 
     """
     scene, found = judgement.scene, judgement.found
     if judgement.live and not culprits:
-        return ("inconclusive" if missing else "none"), told(judgement.live, len(scene.dumps), missing)
+        return ("inconclusive" if missing else "none"), moving_sentence(
+            judgement.live, len(scene.dumps), missing
+        )
     if scene.graph.moving and not judgement.live:
         move = scene.graph.moving[0]
         return "none", (
@@ -236,17 +238,17 @@ def layout_of(
     try:
         inferred = infer(_uses(scene), scene.world, order, whole=whole)
     except MeshError as error:
-        told = f"{error}; {mesh_remedy(len(scene.world))}"
+        why = f"{error}; {mesh_remedy(len(scene.world))}"
         if order is not None:
-            raise MeshError(told) from None
-        return Layout(None, None, (f"mesh unknown: {told}",))
+            raise MeshError(why) from None
+        return Layout(None, None, (f"mesh unknown: {why}",))
     if inferred.flat:
         return Layout(None, None, inferred.notes)
     mesh = inferred.mesh
     if reordered(mesh, order):
-        told = said(_uses(scene), scene.world) or f"the groups say --mesh {written(mesh)}"
+        shown = said(_uses(scene), scene.world) or f"the groups say --mesh {written(mesh)}"
         raise MeshError(
-            f"--order {','.join(order or ())} contradicts the dumps: {told} (inner to outer); give that order, or "
+            f"--order {','.join(order or ())} contradicts the dumps: {shown} (inner to outer); give that order, or "
             "leave --order out"
         )
     finding = _finding(mesh, "process_groups")
@@ -260,8 +262,8 @@ def _finding(mesh: Mesh, source: MeshSource) -> MeshFinding:
 def _given(scene: Scene, given: dict[str, int], order: Sequence[str] | None) -> Mesh:
     """Give the mesh of the user; MeshError where it contradicts the dumps, with what their groups say."""
     mesh = from_sizes(given, order or tuple(axis for axis in given if axis in AXES))
-    told = said(_uses(scene), scene.world)
-    says = f"; {told}" if told else ""
+    shown = said(_uses(scene), scene.world)
+    says = f"; {shown}" if shown else ""
     if mesh.world_size != len(scene.world):
         raise MeshError(
             f"--mesh describes {mesh.world_size} ranks, the dumps are of {len(scene.world)}; correct it{says}"

@@ -11,9 +11,9 @@ from collections import defaultdict
 from tracekit.analysis.hang.aborted_calls import undo_aborts
 from tracekit.analysis.hang.agreement import synchronising, version_of
 from tracekit.analysis.hang.frontier import Frontier, Group
-from tracekit.dumps.bare_list import BARE_VERSION
 from tracekit.dumps.load import DumpSet
 from tracekit.dumps.rank_dump import DONE, GroupTail, RankDump
+from tracekit.dumps.unpickle import BARE_VERSION
 from tracekit.thresholds.dumps import MAX_LEAP
 
 _Key = tuple[tuple[int, ...], str, str]
@@ -102,9 +102,9 @@ def _frontier(dump: RankDump, tail: GroupTail, *, mixed: bool) -> tuple[int, int
         if seen:
             return tail.entry_enqueued, tail.entry_completed
         whole = dump.entries > 0 and not dump.wrapped and not dump.malformed and not dump.truncated
-        told = dump.has_status and not dump.unmapped_status and not mixed
+        counted = dump.has_status and not dump.unmapped_status and not mixed
         # calls under a name that is not listed may be this group's
-        return (0, 0) if (whole or told) and not (mixed or dump.unlisted) else (-1, -1)
+        return (0, 0) if (whole or counted) and not (mixed or dump.unlisted) else (-1, -1)
     enqueued = max(tail.status_enqueued, tail.entry_enqueued)
     if not seen or dump.truncated or tail.open_end:
         return enqueued, tail.status_completed

@@ -161,7 +161,7 @@ def matching(found: Found) -> Found:
     return replace(found, culprits=kept, doubts=(), notes=())
 
 
-def told(count: int, dumps: int, missing: int) -> str:
+def moving_sentence(count: int, dumps: int, missing: int) -> str:
     """Say what shows that the job moved, and what to do about ranks without a dump."""
     left = f"; {missing} ranks left no dump: dump again to see whether these went on" if missing else ""
     return (

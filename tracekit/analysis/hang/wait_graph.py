@@ -26,7 +26,7 @@ class PendingCall:
     waiting: list[int]
     behind: list[int]  # known not to have issued it
     missing: list[int]  # without a dump
-    unknown: list[int]  # the ring and the status do not tell
+    unknown: list[int]  # neither the ring nor the status shows it
     done: list[int]
 
     @property
@@ -108,7 +108,7 @@ def _pending(number: int, group: Group, dumps: Mapping[int, RankDump]) -> Iterat
     if not fronts:
         return
     missing = [r for r in group.ranks if r not in dumps]
-    untold = [r for r in group.ranks if r in dumps and _unknown(group, r)]
+    unseen = [r for r in group.ranks if r in dumps and _unknown(group, r)]
     for seq, waiting in sorted(fronts.items()):
         lacking = [f for f in rows if 0 <= f.enqueued < seq]
         unproven = [f.rank for f in rows if f.completed >= seq > f.proven]
@@ -118,7 +118,7 @@ def _pending(number: int, group: Group, dumps: Mapping[int, RankDump]) -> Iterat
             waiting=waiting,
             behind=[f.rank for f in lacking if not f.stale],
             missing=missing,
-            unknown=[*untold, *unproven, *(f.rank for f in lacking if f.stale)],
+            unknown=[*unseen, *unproven, *(f.rank for f in lacking if f.stale)],
             done=[f.rank for f in rows if f.proven >= seq],
         )
 
@@ -230,5 +230,5 @@ def _lost_messages(frontier: Frontier, dump: RankDump) -> bool:
     """
     outstanding_only = not (dump.gapless or dump.finished)
     lossy = (dump.wrapped and not outstanding_only) or dump.truncated
-    told = not frontier.stale or dump.truncated
-    return lossy and told and 0 <= frontier.tail.status_completed < frontier.tail.status_enqueued
+    current = not frontier.stale or dump.truncated
+    return lossy and current and 0 <= frontier.tail.status_completed < frontier.tail.status_enqueued

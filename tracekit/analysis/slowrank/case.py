@@ -11,12 +11,11 @@ from tracekit.analysis.slowrank.expected.like_with_like import Circumstances, al
 from tracekit.findings import Quality
 from tracekit.matching.match import Operations, with_concealed
 from tracekit.mesh import Mesh
-from tracekit.step_graph.concealed_work import concealed_work
 from tracekit.step_graph.replay import StepModel, Usual
 from tracekit.step_graph.statistics import Excess
 from tracekit.step_graph.table_model import TableModel, tabulated
 from tracekit.step_graph.traced_model import mates, model_of, using_early
-from tracekit.step_graph.waiting_parts import WaitingParts, waiting_parts
+from tracekit.step_graph.waiting_parts import WaitingParts, concealed_work, waiting_parts
 from tracekit.steps.host_need import host_need
 from tracekit.steps.step_ends import with_cut_step
 from tracekit.store import Run

@@ -1,19 +1,17 @@
 """Whether process groups lie along the axes of a mesh: only groups that the files name may contradict one."""
 
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from tracekit.axes import with_extensions
 from tracekit.disjoint_sets import DisjointSets
+from tracekit.inference.mesh.group_uses import CHAIN
 from tracekit.mesh import GroupUse, Mesh
+from tracekit.mesh.families import families
 from tracekit.mesh.group_descriptions import hinted_dims, is_foreign
 from tracekit.thresholds.slowrank import MEMBERS_LISTED
-
-CHAIN: Final = frozenset({"p2p"})
-"""The kinds of operations in a group that only messages connect."""
 
 
 def shown(use: GroupUse) -> str:
@@ -32,15 +30,12 @@ def contradiction(mesh: Mesh, uses: Sequence[GroupUse], *, inferred: bool = Fals
     The two ends of a line fit as well: the first and last stage of a pipeline share a group of their own where they
     share the embedding. So do parts of an axis that connect all of it, as replicas and shards do, together with unused
     ones; unless the mesh is `inferred` from the groups, their descriptions must name that axis.
+
+    Where descriptions name every axis, groups without one may be of another mesh of the same stages, as of experts.
     """
     parts: dict[str, list[tuple[GroupUse, list[int]]]] = defaultdict(list)
     unused: dict[str, list[list[int]]] = defaultdict(list)
-    for use in uses:
-        doubtful = not use.named or (inferred and use.ops == CHAIN)
-        if doubtful or len(use.ranks) < 2 or is_foreign(use.descs):
-            continue
-        if mesh.dims_of(use.ranks) is not None:
-            continue
+    for use in _crossing(mesh, uses, inferred=inferred):
         known = all(r in mesh.coordinates for r in use.ranks)
         if not (use.collectives or use.p2p):
             axis, values = _part(mesh, use, inferred=inferred) if known else ("", [])
@@ -64,6 +59,40 @@ def contradiction(mesh: Mesh, uses: Sequence[GroupUse], *, inferred: bool = Fals
         if any(whole.find(value) for value in range(mesh.sizes[axis])):
             return found[0][0]
     return None
+
+
+def _crossing(mesh: Mesh, uses: Sequence[GroupUse], *, inferred: bool) -> Iterator[GroupUse]:
+    """Yield the groups that may contradict `mesh` and are neither its lines nor of another mesh."""
+    beside = _of_another_mesh(mesh, uses)
+    for use in uses:
+        doubtful = not use.named or (inferred and use.ops == CHAIN)
+        if doubtful or len(use.ranks) < 2 or is_foreign(use.descs) or use.ranks in beside:
+            continue
+        if mesh.dims_of(use.ranks) is None:
+            yield use
+
+
+def _of_another_mesh(mesh: Mesh, uses: Sequence[GroupUse]) -> set[tuple[int, ...]]:
+    """Return the groups without a description that part all ranks, each within a stage, and lie along no axis.
+
+    None unless each axis of `mesh` has a group with a description that names it, and the other axes it lies along.
+    """
+    named = {
+        axis
+        for use in uses
+        if (hints := hinted_dims(use.descs)) and hints == frozenset(mesh.dims_of(use.ranks) or ())
+        for axis in hints
+    }
+    if any(size > 1 and axis not in named for axis, size in mesh.sizes.items()):
+        return set()
+    bare = [u for u in uses if not hinted_dims(u.descs) and not is_foreign(u.descs)]
+    others = [u for u in bare if mesh.dims_of(u.ranks) is None]
+    return {
+        use.ranks
+        for family in families(others, tuple(mesh.coordinates), [])
+        for use in family.groups
+        if all(len({mesh.stage(rank) for rank in group.ranks}) == 1 for group in family.groups)
+    }
 
 
 def _columns(mesh: Mesh, use: GroupUse) -> list[tuple[int, ...]]:

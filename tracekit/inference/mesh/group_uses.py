@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,6 @@ import numpy.typing as npt
 from tracekit.arrays import numbered_rows
 from tracekit.axes import PIPELINE
 from tracekit.disjoint_sets import DisjointSets
-from tracekit.inference.mesh.group_contradictions import CHAIN
 from tracekit.matching.channels import WORLD
 from tracekit.matching.match import Operations
 from tracekit.mesh import GroupUse
@@ -25,6 +24,9 @@ from tracekit.thresholds.inference import MANY_CALLS, RING_GAP_NS, RING_SHARE, U
 from tracekit.units import I64
 
 _PAIR = 2
+
+CHAIN: Final = frozenset({"p2p"})
+"""The kinds of operations in a group that only messages connect."""
 
 
 class _Message(NamedTuple):

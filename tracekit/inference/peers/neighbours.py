@@ -12,8 +12,8 @@ import numpy as np
 
 from tracekit.inference.peers.clock_difference import clock_differences
 from tracekit.inference.peers.directed_messages import Directed, directed_messages, with_peers
-from tracekit.inference.peers.lanes import PairOfRanks, in_order
 from tracekit.inference.peers.open_messages import BOTH, Link, OpenKernels
+from tracekit.inference.peers.stream_order import PairOfRanks, in_order
 from tracekit.matching.clock import Clocks
 from tracekit.matching.match import Operations
 from tracekit.rank_events.operation_names import RECEIVES, SENDS

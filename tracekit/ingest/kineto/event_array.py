@@ -25,10 +25,9 @@ from tracekit.ingest.kineto.event_fields import (
     Dialect,
     text_key,
 )
-from tracekit.ingest.kineto.event_reader import EventReader
+from tracekit.ingest.kineto.event_reader import EventReader, Redelimiter
 from tracekit.ingest.kineto.gloo_types import GLOO_MARK
 from tracekit.ingest.kineto.product_flops import SHAPES_KEY, SHAPES_MARK, with_shapes_as_text
-from tracekit.ingest.kineto.redelimit import Redelimiter
 from tracekit.ingest.kineto.scanned_columns import from_rows, typed
 from tracekit.thresholds.ingest import KEY_ROOM, MAX_BURST, MAX_EVENT, NEAR_END, SMALL, TEXT, WINDOW
 

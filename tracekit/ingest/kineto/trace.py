@@ -14,11 +14,11 @@ from tracekit.arrays import NO_INT32, ZERO, to_numpy
 from tracekit.files.source import ByteStream, Source
 from tracekit.ingest import identify
 from tracekit.ingest.file_result import UNKNOWN_RANK, FileResult, RankTable, dump_among_traces
-from tracekit.ingest.kineto.bounds import within_bounds
 from tracekit.ingest.kineto.compiled.event_buffer import CompiledEvents
 from tracekit.ingest.kineto.compiled.scanner_code import scanner
 from tracekit.ingest.kineto.contents import ASCEND, EMPTY, MARKS_ONLY, MERGED, OTHER_PROGRAM, Contents
 from tracekit.ingest.kineto.event_array import EventBuffer
+from tracekit.ingest.kineto.event_fields import within_bounds
 from tracekit.ingest.kineto.event_repair import Pairing, Repair, quality_rows
 from tracekit.ingest.kineto.group_membership import FileGroups, MembershipCodes, listed_groups
 from tracekit.ingest.kineto.scanner import EventsOf, ScanRecord, scan

@@ -1,4 +1,4 @@
-"""One operation table to one event table per rank."""
+"""One operation table to one event table per rank, with its steps laid one after another: no time lies between them."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -17,11 +17,10 @@ from tracekit.findings import Quality
 from tracekit.ingest.file_result import FileGroup, FileResult, RankTable
 from tracekit.ingest.operation_table.communication import Communication, communication, unpaired
 from tracekit.ingest.operation_table.layout import Layout, layout_of
-from tracekit.ingest.operation_table.step_line import one_after_another, spans_of
 from tracekit.ingest.operation_table.table import REQUIRED, OperationTable, columns_of
 from tracekit.ingest.write import in_order, write_table
 from tracekit.schema import EVENTS
-from tracekit.thresholds.ingest import CLOCK_GAIN, MAX_TABLE_BYTES
+from tracekit.thresholds.ingest import CLOCK_GAIN, MAX_TABLE_BYTES, MAX_TIME_NS, STEP_GAP_NS
 from tracekit.units import I64, NS_PER_MS, NS_PER_US
 
 
@@ -264,3 +263,35 @@ def _events(columns: dict[str, Any], count: int) -> pa.Table:
             array = values if isinstance(values, pa.Array) else from_numpy(values)
             arrays.append(array.cast(field.type))
     return pa.Table.from_arrays(arrays, schema=EVENTS)
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Steps of a table: their numbers, sorted, and on any rank the first start and the last end of each, ns."""
+
+    numbers: I64
+    first: I64
+    last: I64
+
+
+def spans_of(table: OperationTable) -> Spans:
+    """Return the span of each step, from the first start to the last end on any rank; shape (steps,)."""
+    numbers, of = np.unique(table.step, return_inverse=True)
+    first, last = np.full(len(numbers), MAX_TIME_NS), np.full(len(numbers), -MAX_TIME_NS)
+    np.minimum.at(first, of, table.start)
+    np.maximum.at(last, of, table.start + table.dur)
+    return Spans(numbers, first, last)
+
+
+def one_after_another(table: OperationTable) -> OperationTable:
+    """Return the table with its steps in order of their numbers, each right behind the one before it.
+
+    Raises ValueError where the steps last longer than any job.
+    """
+    spans = spans_of(table)
+    lasts = (spans.last - spans.first + STEP_GAP_NS).astype(np.float64)
+    if abs(float(spans.first[0])) + lasts.sum() >= MAX_TIME_NS:
+        raise ValueError("its steps last longer than any job")
+    begins = spans.first[0] + np.concatenate([[0], np.cumsum(spans.last - spans.first + STEP_GAP_NS)[:-1]])
+    moved = (begins - spans.first)[np.searchsorted(spans.numbers, table.step)]
+    return replace(table, start=table.start + moved)

@@ -6,8 +6,7 @@ from typing import Any
 from tracekit.findings.diff import Change, DiffFinding
 from tracekit.page.scale import scale_of
 from tracekit.page.shell import About
-from tracekit.report.diff_json import diff_document
-from tracekit.report.diff_text import change_lines, foundations
+from tracekit.report.diff import change_lines, diff_document, foundations
 from tracekit.report.html.answer import answer_page
 from tracekit.report.html.cells import number
 from tracekit.report.slowrank_json import dumps

@@ -5,8 +5,7 @@ from typing import Final, NamedTuple
 from tracekit.findings.floor import FloorFinding, FloorLimit, FloorPart
 from tracekit.page.palette import MISSING, Fill, fill_of
 from tracekit.page.shell import About
-from tracekit.report.floor_json import floor_document
-from tracekit.report.floor_text import best_part, class_cells, foundations, headline, words
+from tracekit.report.floor import best_part, class_cells, floor_document, foundations, headline, words
 from tracekit.report.html.answer import answer_page
 from tracekit.report.slowrank_json import dumps
 from tracekit.thresholds.report import KERNEL_ROWS, PAGE_ROWS

@@ -242,10 +242,10 @@ def versions_at(group: Group, seq: int) -> dict[Version, list[int]]:
             if version is None:
                 version = known[id(call)] = version_of(call)
             sides[version].append(frontier.rank)
-    return _told(sides)
+    return _undamaged(sides)
 
 
-def _told(sides: dict[Version, list[int]]) -> dict[Version, list[int]]:
+def _undamaged(sides: dict[Version, list[int]]) -> dict[Version, list[int]]:
     """Return the versions without damaged ones, if another version of the operation is whole."""
     if len(sides) < 2:
         return sides

@@ -8,7 +8,7 @@ from tracekit.analysis.hang.agreement import synchronising
 from tracekit.analysis.hang.frontier import Frontier, Role
 from tracekit.analysis.hang.program_order import CallId, first_lacking, order_of
 from tracekit.analysis.hang.remedies import LONGER_RINGS
-from tracekit.analysis.hang.rules.idle_beside_missing import idle_beside_missing
+from tracekit.analysis.hang.rules.not_in_dumps import idle_beside_missing
 from tracekit.analysis.hang.rules.rule import Accusation, Found
 from tracekit.analysis.hang.rules.skipped_collective import accuse_skipped
 from tracekit.analysis.hang.scene import Scene
@@ -133,8 +133,8 @@ class AbsentRank:
         for call in (one, other):
             number = self._scene.own(rank, call.group)
             frontier = None if number is None else self._scene.groups[number].frontiers[rank]
-            told = frontier is not None and (number == call.group or frontier.in_step(call.seq))
-            issues.append(frontier.issue(call.seq) if frontier is not None and told else None)
+            comparable = frontier is not None and (number == call.group or frontier.in_step(call.seq))
+            issues.append(frontier.issue(call.seq) if frontier is not None and comparable else None)
         return order_of(issues[0], issues[1])
 
     def _ran_past(self, rank: int, lacked: CallId, witnesses: int) -> bool:
@@ -264,7 +264,7 @@ def _accuse(scene: Scene, rank: int, places: list[CallId]) -> Accusation | None:
     absent = set(scene.world) - scene.dumps.keys()
     if not all_explained(scene, {rank, *absent}):
         return None
-    # where several files are cut, an old dump tells nothing
+    # where several files are cut, an old dump shows nothing
     cut = {r for r, d in scene.dumps.items() if d.truncated}
     if rank in scene.dumps and not (rank in scene.graph.stale and cut <= {rank}):
         return None

@@ -8,23 +8,17 @@ one out; and last the reasons that depend on gaps in the dumps.
 
 from typing import Final
 
-from tracekit.analysis.hang.rules.frozen_process import frozen_process
 from tracekit.analysis.hang.rules.left_program import left_program
-from tracekit.analysis.hang.rules.lost_calls import lost_calls
 from tracekit.analysis.hang.rules.mismatched_collective import mismatched_collectives
-from tracekit.analysis.hang.rules.mismatched_message import mismatched_messages
+from tracekit.analysis.hang.rules.mismatched_sizes import mismatched_messages, unfitting_exchanges
 from tracekit.analysis.hang.rules.missing_dump import missing_dump
-from tracekit.analysis.hang.rules.outside_group import outside_group
-from tracekit.analysis.hang.rules.parted_calls import parted_calls
+from tracekit.analysis.hang.rules.not_in_dumps import lost_calls, outside_group
+from tracekit.analysis.hang.rules.parted_calls import parted_calls, shared_name
 from tracekit.analysis.hang.rules.rule import Found, Rule, When
-from tracekit.analysis.hang.rules.shared_name import shared_name
-from tracekit.analysis.hang.rules.short_of_messages import short_of_messages
 from tracekit.analysis.hang.rules.skipped_collective import skipped_collectives
-from tracekit.analysis.hang.rules.skipped_message import skipped_message
-from tracekit.analysis.hang.rules.stalled_device import stalled_devices
-from tracekit.analysis.hang.rules.stalled_host import stalled_hosts
-from tracekit.analysis.hang.rules.uneven_exchange import unfitting_exchanges
-from tracekit.analysis.hang.rules.unstarted_device import unstarted_devices
+from tracekit.analysis.hang.rules.skipped_message import short_of_messages, skipped_message
+from tracekit.analysis.hang.rules.stalled_device import stalled_devices, unstarted_devices
+from tracekit.analysis.hang.rules.stalled_host import frozen_process, stalled_hosts
 from tracekit.analysis.hang.scene import Scene
 
 RULES: Final = (

@@ -267,8 +267,8 @@ def _precedes(one: _Report, other: _Report) -> bool:
 def _of_unknown_rank(case: Case, finding: HangFinding, unplaced: Sequence[_Report]) -> HangFinding:
     """Return the answer where a process of unknown rank died."""
     death = min(unplaced, key=_order).death
-    told = (("on", death.host), ("process", death.pid), ("local rank", death.local))
-    where = "".join(f" ({word} {value})" for word, value in told if value is not None)
+    named = (("on", death.host), ("process", death.pid), ("local rank", death.local))
+    where = "".join(f" ({word} {value})" for word, value in named if value is not None)
     silent = case.world - case.ranks
     if len(silent) == 1:
         how = f"died ({death.text}): its process is the one that ended, since all other ranks left lines"

@@ -14,8 +14,7 @@ from tracekit.analysis.hang.witnesses.arrivals import name_absent
 from tracekit.analysis.hang.witnesses.case import Case, leave_open
 from tracekit.analysis.hang.witnesses.deaths import exits_alone, name_dead
 from tracekit.analysis.hang.witnesses.doubts import doubt_scene
-from tracekit.analysis.hang.witnesses.stacks_apart import decide_by_stacks
-from tracekit.analysis.hang.witnesses.unlike_models import unlike_models
+from tracekit.analysis.hang.witnesses.ranks_apart import decide_by_stacks, unlike_models
 from tracekit.axes import AXES
 from tracekit.dumps.calls import Signature
 from tracekit.evidence.as_dumps import compose
@@ -33,7 +32,7 @@ _SIZE_OR_DUMPS: Final = "give --mesh where the group is that of all ranks, or fl
 _WORDS: Final = 120
 """Characters of an exception in a sentence."""
 _SIGNS_SHOWN: Final = 4
-"""Warnings of one kind and file that are told: the first say the kind."""
+"""Warnings of one kind and file that are reported: the first say the kind."""
 
 
 def judge_evidence(
@@ -56,31 +55,31 @@ def judge_evidence(
     answer = next((found for ask in _WITNESSES if (found := ask(case, finding)) is not None), None)
     if answer is None:
         answer = decide_by_stacks(case, doubt_scene(case, finding))
-    finding = _told(case, answer)
+    finding = _with_coverage(case, answer)
     return finding, picture_of(scene, finding)
 
 
 def _without_calls(case: Case, finding: HangFinding) -> HangFinding:
     """Return the answer of a job without evidence of any call."""
-    told = "the evidence shows no call that a rank waits in"
+    reason = "the evidence shows no call that a rank waits in"
     waiting = set().union(*(log.waits.in_gloo for log in case.bundle.logs))
     if waiting:
-        told = f"{len(waiting)} ranks waited in vain in a Gloo call; their lines do not name the rank they waited for"
+        reason = f"{len(waiting)} ranks waited in vain in a Gloo call; their lines do not name the rank they waited for"
     elif (unlike := _unlike_calls(case)) is not None:
         return leave_open(finding, unlike[0], unlike[1], _SIZE_OR_DUMPS)
     elif (unnumbered := _unnumbered_calls(case)) is not None:
-        told = unnumbered
+        reason = unnumbered
     elif case.bundle.ras:
-        told = "no communicator that RAS lists shows ranks that differ; RAS does not show whether calls end"
+        reason = "no communicator that RAS lists shows ranks that differ; RAS does not show whether calls end"
     elif exits := exits_alone(case):
         ended = "; ".join(f"rank {rank}: {code}" for rank, code in sorted(exits.items())[:_SIGNS_SHOWN])
-        told = f"a launcher saw ranks end and ended the others ({ended}), and no line shows why"
-        return leave_open(finding, told, exits, "give the logs of the candidates: the first error in them")
+        reason = f"a launcher saw ranks end and ended the others ({ended}), and no line shows why"
+        return leave_open(finding, reason, exits, "give the logs of the candidates: the first error in them")
     elif others := _raised_for_others(case):
-        told = f"{others}; these lines do not show that rank"
+        reason = f"{others}; these lines do not show that rank"
     silent = tuple(sorted(case.world - case.ranks))
     decide = "add the logs of all ranks, py-spy dumps, or flight-recorder dumps"
-    return replace(finding, verdict="inconclusive", reason=told, candidates=silent, to_decide=decide)
+    return replace(finding, verdict="inconclusive", reason=reason, candidates=silent, to_decide=decide)
 
 
 def _raised_for_others(case: Case) -> str:
@@ -110,7 +109,7 @@ def _unlike_calls(case: Case) -> tuple[str, set[int]] | None:
     reports = [row for log in case.bundle.logs for row in log.reports]
     calls: dict[int, Signature] = {}
     for _, _, report in reports:
-        calls |= {place: told.call for place, told in report.members.items() if told.call.op}
+        calls |= {place: state.call for place, state in report.members.items() if state.call.op}
     if reports and len(set(calls.values())) == 1:
         apart = max(report.apart for _, _, report in reports)
         sentence = (
@@ -150,7 +149,7 @@ def _unnumbered_calls(case: Case) -> str | None:
     )
 
 
-def _told(case: Case, finding: HangFinding) -> HangFinding:
+def _with_coverage(case: Case, finding: HangFinding) -> HangFinding:
     """Return the finding with the ranks in any evidence, and with the warnings about it."""
     ranks = case.ranks
     missing = tuple(sorted(case.world - ranks))

@@ -11,9 +11,13 @@ from tracekit.ingest.kineto.compiled.layout import BITS_TEXT, PHASE, SLOTS, Pool
 from tracekit.ingest.kineto.event_fields import CALLS, KEPT_PHASES, SCANNED
 from tracekit.ingest.kineto.gloo_types import GLOO, gloo_rows, with_types
 from tracekit.ingest.kineto.product_flops import of_shapes, parsed
-from tracekit.ingest.kineto.refusal import Unrecognised
 from tracekit.schema import DICT
 from tracekit.thresholds.ingest import KEPT_WORDS, POOL_BYTES, POOL_TABLE, POOL_WORDS
+
+
+class Unrecognised(Exception):  # noqa: N818 (no error: the general reader takes the file)
+    """The file holds something that the compiled scanner leaves to the general reader."""
+
 
 MEANINGFUL = frozenset((*CALLS, "Trace"))
 """Texts that the scanner compares as they are written; with escapes it would miss them."""

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
-from tracekit.ingest.kineto.compiled.columns import Columns
+from tracekit.ingest.kineto.compiled.columns import Columns, Unrecognised
 from tracekit.ingest.kineto.compiled.layout import (
     ARGUMENTS_KEY,
     PADDING,
@@ -20,7 +20,6 @@ from tracekit.ingest.kineto.compiled.layout import (
     Value,
     hash_of,
 )
-from tracekit.ingest.kineto.refusal import Unrecognised
 from tracekit.thresholds.ingest import BATCH_ROWS, KEY_TABLE, MAX_EVENT, MAX_KEYS
 
 Scan = Callable[[int], int]
