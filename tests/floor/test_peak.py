@@ -3,12 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from tracekit.report.floor_text import floor_text
 
 import tracekit
 from tests.floor.jobs import GEMM_US, LAYERS, RANKS, alike
 from tracekit.mesh.devices import peak_tflops
-from tracekit.report.floor import floor_document
+from tracekit.report.floor import floor_document, floor_text
 
 H100, OTHER = "NVIDIA H100 80GB HBM3", "AMD Radeon Graphics"
 TENTH = round(GEMM_US * 1e3 * 989 / 10 * 1e3)
