@@ -1,4 +1,4 @@
-"""Peers of messages in a pipeline of three stages or more that show little, not even their direction.
+"""Peers of messages in a pipeline that show little, not even their direction.
 
 Without the host, and in batches up to torch 2.3, only a kernel shows that a stage exchanged something; later batches
 lose their records, or name no peer. Pipelines run few schedules (`line_kernels`): the right one gives as many
@@ -9,7 +9,7 @@ Stages run the same in every step and replica, so a kernel is judged at its plac
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,9 +32,6 @@ from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.thresholds.inference import DEALT_MARGIN, DEALT_MISFITS, MOST_DEALT_MESSAGES, MOST_DEALT_STEPS
 from tracekit.thresholds.tables import COMMON_END_NS
 from tracekit.units import F64, I64
-
-_FEWEST: Final = 3
-"""Stages from which on one has two neighbours."""
 
 
 class _Line(NamedTuple):
@@ -70,7 +67,7 @@ def with_line_order(
     """
     by_counts: dict[tuple[int, ...], list[_Line]] = defaultdict(list)
     for ranks in sorted(lines):
-        line = _line(ops, clocks, ranks) if len(ranks) >= _FEWEST else None
+        line = _line(ops, clocks, ranks)
         counts = tuple(len(next(iter(steps.values()), ())) for steps in line.steps) if line else ()
         if line and min(counts) > 0 and max(counts) <= MOST_DEALT_MESSAGES:
             by_counts[counts].append(line)
