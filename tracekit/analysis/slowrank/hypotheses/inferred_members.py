@@ -15,7 +15,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.unrecorded.quickest import slowest_ns
 from tracekit.matching.clock import aligned
 from tracekit.thresholds.slowrank import MAJORITY
-from tracekit.thresholds.tables import TAIL_NS
+from tracekit.thresholds.tables import MAX_CLOCK_RATE, TAIL_NS
 
 
 def beyond_inferred_group(case: Case, numbers: Sequence[int]) -> bool:
@@ -35,23 +35,34 @@ def beyond_inferred_group(case: Case, numbers: Sequence[int]) -> bool:
 
 
 def _leave_alone(case: Case, numbers: Sequence[int]) -> bool:
-    """Whether every other rank was recorded on the clock of the members, and rarely leaves together with them.
+    """Whether every other rank was recorded on a common clock, and rarely leaves together with the members.
 
-    Among many ranks some leave at the same moment by chance; a missing member does so most of the time.
+    Among many ranks some leave at the same moment by chance; a missing member does so most of the time, to within the
+    doubt of its clock and its drift.
     """
     ops, clocks = case.ops, case.clocks
-    members = set(ops.channels[int(ops.channel[case.waits.first_row[numbers[0]]])].members)
-    if case.missing or len({clocks.exact.get(rank) for rank in ops.ranks}) > 1:
+    members = ops.channels[int(ops.channel[case.waits.first_row[numbers[0]]])].members
+    if case.missing or len({clocks.island[rank] for rank in ops.ranks}) > 1:
         return False
     end = aligned(ops, clocks, ops.end)
     left = end[case.waits.first_row[np.array(numbers)]].astype(np.float64)  # members leave together
-    for rank in sorted(set(ops.ranks) - members):
+    for rank in sorted(set(ops.ranks) - set(members)):
+        error = float(TAIL_NS)
+        if clocks.exact.get(rank) != clocks.exact.get(members[0]):
+            error += (
+                _doubt_ns(case, rank) + _doubt_ns(case, members[0]) + MAX_CLOCK_RATE * float(np.ptp(left))
+            )
         ends = np.sort(end[ops.of(rank)]).astype(np.float64)
-        at = np.searchsorted(ends, left - TAIL_NS)
-        together = (at < len(ends)) & (ends[np.minimum(at, len(ends) - 1)] <= left + TAIL_NS)
+        at = np.searchsorted(ends, left - error)
+        together = (at < len(ends)) & (ends[np.minimum(at, len(ends) - 1)] <= left + error)
         if len(ends) and float(together.mean()) > MAJORITY:
             return False
     return True
+
+
+def _doubt_ns(case: Case, rank: int) -> float:
+    """The uncertainty of a rank's clock, ns; that of the others where none is known."""
+    return case.clocks.doubt.get(rank, max(case.clocks.doubt.values(), default=0.0))
 
 
 def _guessed(case: Case, ends: tuple[int, ...]) -> bool:
