@@ -90,7 +90,8 @@ def slow_link_is_dearest(e: Evidence) -> Answer | None:
         return leave_link_open(case, link) if dearest else None
     proven = least_proven(case, link)
     reported = dearest or proven.price.best >= e.least
-    return beside(case, blame_link(case, proven), _costly_stage(e)) if reported else None
+    answer = _where_unseen_come_later(e, blame_link(case, proven)) if reported else None
+    return beside(case, answer, _costly_stage(e)) if answer is not None else None
 
 
 def lone_rank_of_a_stage(e: Evidence) -> Answer | None:

@@ -25,7 +25,7 @@ from tracekit.analysis.slowrank.answers.open_answers import (
 )
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence, Kind
-from tracekit.analysis.slowrank.expected.like_transfers import message_of
+from tracekit.analysis.slowrank.expected.like_transfers import comparable, message_of
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     NAME_GROUPS,
@@ -38,7 +38,6 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
 )
 from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
 from tracekit.analysis.slowrank.hypotheses.long_stage import faint_stage
-from tracekit.analysis.slowrank.hypotheses.slow_link import comparable
 from tracekit.analysis.slowrank.hypotheses.suspect_work import only_attention
 from tracekit.analysis.slowrank.price import NOT_EXACT, Price, may_cost_ns
 from tracekit.analysis.slowrank.suspects import Answer, harmless, imbalance, left_open
