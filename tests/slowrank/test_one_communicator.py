@@ -43,7 +43,7 @@ def test_the_only_stream_carries_everybodys_group(tmp_path):
 @pytest.mark.parametrize(
     ("sizes", "groups"), [({"dp": 8, "tp": 1}, {tuple(RANKS)}), ({"dp": 4, "tp": 2}, set())]
 )
-def test_the_only_axis_of_a_given_mesh_has_its_stream(tmp_path, sizes, groups):
+def test_the_only_axis_given_has_its_stream(tmp_path, sizes, groups):
     """Tensor ranks may reduce by kernels that no profiler takes for communication."""
     assert told(tmp_path, reduced(2), {"cp": 1, "pp": 1, **sizes}) == groups
 

@@ -15,7 +15,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.unrecorded.quickest import slowest_ns
 from tracekit.matching.clock import aligned
 from tracekit.thresholds.slowrank import MAJORITY
-from tracekit.thresholds.tables import MAX_CLOCK_RATE, TAIL_NS
+from tracekit.thresholds.tables import TAIL_NS
 
 
 def beyond_inferred_group(case: Case, numbers: Sequence[int]) -> bool:
@@ -47,22 +47,13 @@ def _leave_alone(case: Case, numbers: Sequence[int]) -> bool:
     end = aligned(ops, clocks, ops.end)
     left = end[case.waits.first_row[np.array(numbers)]].astype(np.float64)  # members leave together
     for rank in sorted(set(ops.ranks) - set(members)):
-        error = float(TAIL_NS)
-        if clocks.exact.get(rank) != clocks.exact.get(members[0]):
-            error += (
-                _doubt_ns(case, rank) + _doubt_ns(case, members[0]) + MAX_CLOCK_RATE * float(np.ptp(left))
-            )
+        error = TAIL_NS + clocks.error_ns(rank, members[0], float(np.ptp(left)))
         ends = np.sort(end[ops.of(rank)]).astype(np.float64)
         at = np.searchsorted(ends, left - error)
         together = (at < len(ends)) & (ends[np.minimum(at, len(ends) - 1)] <= left + error)
         if len(ends) and float(together.mean()) > MAJORITY:
             return False
     return True
-
-
-def _doubt_ns(case: Case, rank: int) -> float:
-    """The uncertainty of a rank's clock, ns; that of the others where none is known."""
-    return case.clocks.doubt.get(rank, max(case.clocks.doubt.values(), default=0.0))
 
 
 def _guessed(case: Case, ends: tuple[int, ...]) -> bool:
