@@ -5,11 +5,13 @@ import random
 import pytest
 
 from tests.slowrank.experts import MEGATRON, TORCHTITAN, Experts
-from tests.slowrank.jobs import grid
+from tests.slowrank.jobs import grid, prepared
 from tracekit.analysis.breakdown.analyse import analyse as broken_down
 from tracekit.analysis.places import places
 from tracekit.analysis.questions.answer import answer as asked
 from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.decision.decide import first_of
+from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.errors import UsageError
 from tracekit.mesh.parts import given_parts
 from tracekit.report.slowrank_json import slowrank_document
@@ -74,6 +76,17 @@ def test_liked_experts_are_no_slow_ranks(tmp_path, shape):
     job = mesh(ep, **sizes)
     found = analyse(Experts(job, liked=liked(job)).write(tmp_path))
     assert (found.verdict, found.cause, found.suspects) == ("imbalance", "data_imbalance", ())
+
+
+@pytest.mark.parametrize(
+    ("missed", "rule"), [(0.5, "experts_get_uneven_tokens"), (2.0, "replay_contradicts")]
+)
+def test_tokens_explain_no_wrong_matches(tmp_path, missed, rule):
+    """The replay misses the recorded waits by less or by more than uneven tokens cost."""
+    job = mesh(2, tp=2, dp=4)
+    case = prepared(Experts(job, liked=liked(job)).write(tmp_path), job)
+    vars(case)["pinned_residual_ns"] = missed * Evidence(case).tokens
+    assert first_of(Evidence(case)).rules == (rule,)
 
 
 def test_price_of_liked_experts_is_an_even_share(tmp_path):

@@ -54,7 +54,17 @@ def test_members_who_leave_alone_wait_for_nobody(tmp_path):
 
 
 @pytest.mark.parametrize("rank", [4, 15])
-def test_a_clock_of_its_own_may_hide_another_member(tmp_path, rank):
+@pytest.mark.parametrize(
+    ("change", "guessed"),
+    [
+        ({"exact": -1}, False),
+        ({"exact": -1, "doubt": 1e6}, True),
+        ({"island": -1, "exact": -1}, True),
+    ],
+)
+def test_a_clock_of_its_own_may_hide_another_member(tmp_path, rank, change, guessed):
     case = _case(tmp_path, 60.0, inferred=True)
-    clocks = replace(case.clocks, exact=case.clocks.exact | {rank: -1})
-    assert _guessed(replace(case, clocks=clocks))
+    clocks = replace(
+        case.clocks, **{name: getattr(case.clocks, name) | {rank: value} for name, value in change.items()}
+    )
+    assert _guessed(replace(case, clocks=clocks)) == guessed

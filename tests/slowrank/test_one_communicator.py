@@ -29,15 +29,23 @@ def reduced(steps, *, streams=(20,), together=((0, 1, 2, 3, 4, 5, 6, 7),)):
     return [recorded(r, *lines[r]) for r in RANKS]
 
 
-def told(folder, ranks):
+def told(folder, ranks, sizes=None):
     run = replace(job(folder, grid(dp=8)), groups=())
-    found, named = with_groups_of_streams(run, ranks, None, None)
+    found, named = with_groups_of_streams(run, ranks, sizes, None)
     members = {g.group: g.ranks for g in found.groups}
-    return {members[int(n)] for rank in named for n in rank.group}
+    return {members[int(n)] for rank in named for n in rank.group if n >= 0}
 
 
 def test_the_only_stream_carries_everybodys_group(tmp_path):
     assert told(tmp_path, reduced(2)) == {tuple(RANKS)}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "groups"), [({"dp": 8, "tp": 1}, {tuple(RANKS)}), ({"dp": 4, "tp": 2}, set())]
+)
+def test_the_only_axis_given_has_its_stream(tmp_path, sizes, groups):
+    """Tensor ranks may reduce by kernels that no profiler takes for communication."""
+    assert told(tmp_path, reduced(2), {"cp": 1, "pp": 1, **sizes}) == groups
 
 
 @pytest.mark.parametrize(

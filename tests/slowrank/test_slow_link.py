@@ -130,3 +130,15 @@ def test_operations_of_unknown_size_are_compared_by_place(sized, expected):
     case = SimpleNamespace(ops=ops, waits=SimpleNamespace(first_row=rows))
     found = _compare(case, {n: rows[12 * n : 12 * n + 12].tolist() for n in range(4)}, spent)
     assert set(found) == expected
+
+
+@pytest.mark.parametrize(("slow", "named"), [({}, [0, 1, 2, 3]), ({5: 1.5, 9: 1.5}, [])])
+def test_recorded_members_bound_transfers_of_other_groups(tmp_path, slow, named):
+    """Ranks 5 and 9 left no trace: only one tensor group is whole, and the others may wait for these ranks at most."""
+    mesh = grid(tp=4, dp=3)
+    finding = analyse(job(tmp_path, mesh, slow=slow, link={(0, 1, 2, 3): 10.0}, lost={5, 9}))
+    assert [s.rank for s in finding.suspects] == named
+    if named:
+        suspect = finding.suspects[0]
+        assert finding.verdict == "slow_link"
+        assert suspect.lost_ms_low - 0.01 <= 3 * 0.45 <= suspect.lost_ms_high + 0.01

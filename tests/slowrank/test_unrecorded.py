@@ -49,6 +49,16 @@ def test_what_the_unseen_rank_costs_is_measured(tmp_path):
     assert waited_for_missing(present).known == 0
 
 
+@pytest.mark.parametrize(("slow", "known"), [(1.0, 0.0), (1.5, 0.75)])
+def test_a_stage_that_waits_by_design_waits_for_nobody(tmp_path, slow, known):
+    """The first stage comes last to every sum of both stages: its missing rank delays others only by its slowness."""
+    mesh = grid(pp=2, dp=4)
+    work = {r: 1.5 for r in mesh.coordinates if mesh.stage(r) == 0}
+    lost = next(iter(work))
+    run = job(tmp_path, mesh, work=work, slow={lost: slow}, lost={lost}, silent={"dp"}, jitter=0, layers=2)
+    assert waited_for_missing(prepared(run, mesh)).known / 1e6 == pytest.approx(2 * known, abs=0.01)
+
+
 def test_one_rank_alone_is_compared_with_nobody(tmp_path):
     finding = analyse(job(tmp_path, grid(dp=3), lost={0, 2}))
     assert finding.verdict == "inconclusive"
@@ -125,9 +135,12 @@ def test_one_message_takes_one_network_equally_long(tmp_path, monkeypatch, slow,
     assert [s.rank for s in found.suspects] == named
 
 
-@pytest.mark.parametrize(("late", "verdict"), [(1000, "inconclusive"), (0, "slow_rank")])
+@pytest.mark.parametrize(("late", "verdict"), [(2000, "inconclusive"), (1000, "slow_rank"), (0, "slow_rank")])
 def test_operations_of_one_group_move_bytes_alike(tmp_path, late, verdict):
-    """Of two collectives of one size only the first waits for rank 1, unseen: it lasts longer than the other."""
+    """Of two collectives of one size only the first waits for rank 1, unseen: it lasts longer than the other.
+
+    Rank 2 delays the other one by 0.3 ms, which counts, whatever the lateness of rank 1 costs.
+    """
     lines = [Timeline(rank) for rank in range(4)]
     sized = {"dtype": "BFloat16", "in_nelems": 1 << 24, "out_nelems": 1 << 24}
     for step in range(4):
@@ -146,6 +159,7 @@ def test_operations_of_one_group_move_bytes_alike(tmp_path, late, verdict):
     kept = [line for line in lines if line.rank != 1]
     found = analyse(write_run(tmp_path, kept, {0: (0, 1, 2, 3)}, {0: "dp"}, 4))
     assert (found.verdict, [s.rank for s in found.suspects or found.candidates][:1]) == (verdict, [2])
+    assert found.verdict == "inconclusive" or not late or found.suspects[0].lost_ms_low <= 0.3
 
 
 @pytest.mark.parametrize(("sized", "waits"), [({}, True), ({"dtype": "Float", "in_nelems": 1 << 20}, False)])

@@ -7,14 +7,13 @@ import pytest
 from tests.localise.schedule import deepspeed
 from tests.tables.rows import events, step
 from tests.tables.test_pipeline_order import BACK, FORTH, PLANS, STEP, WORK, Rank, pipeline
-from tracekit.inference.peers.line_kernels import Message, Says, schedules
+from tracekit.inference.peers import line_order
+from tracekit.inference.peers.line_kernels import Learnt, Message, Says, schedules, with_learnt
 from tracekit.inference.peers.line_order import _pairs, with_line_order
 from tracekit.matching.clock import Clocks
 from tracekit.matching.match import match, rematch
 from tracekit.rank_events.operation_names import RECEIVES, SENDS
 from tracekit.rank_events.operations import rank_ops
-
-LINE = (0, 1, 2)
 
 
 def bare_kernels(rows):
@@ -40,9 +39,10 @@ def learnt_of(every):
     """(the operations of all ranks with what is learnt of their messages, the number of messages)."""
     ranks = [rank_ops(r, events(rows)) for r, rows in enumerate(every)]
     ops = rematch(match(ranks, []), ranks, [])
-    same = dict.fromkeys(LINE, 0)
-    clock = Clocks(dict.fromkeys(LINE, 0.0), dict.fromkeys(LINE, 0.0), same, same, 0.0, exact=same)
-    return with_line_order(ops, clock, [LINE])
+    line = tuple(range(len(every)))
+    same = dict.fromkeys(line, 0)
+    clock = Clocks(dict.fromkeys(line, 0.0), dict.fromkeys(line, 0.0), same, same, 0.0, exact=same)
+    return with_line_order(ops, clock, [line])
 
 
 def unbuffered(plans):
@@ -89,6 +89,62 @@ def test_a_known_schedule_tells_every_peer(plan):
     ways = [(a, b) for a, b in ((0, 1), (1, 0), (1, 2), (2, 1))]
     assert ends == {(op, *way): 3 for op in ("send", "recv") for way in ways}
     assert count == 2 * 2 * 3 * len(ways)
+
+
+def two_stages():
+    """Two micro-batches of GPipe: the first stage sends the second one in the kernel that receives a gradient."""
+    first, last = Rank(0, ""), Rank(1, "")
+    for number in range(2):
+        for rank in (first, last):
+            rank.at = STEP * number + 50
+            rank.rows.append(step(number, STEP * number, STEP - 100))
+        first.work(WORK["F"])
+        first.message(FORTH, 100)
+        last.message(BACK, 0, first.at)
+        first.work(WORK["F"])
+        last.work(WORK["F"])
+        last.message(BACK, 0, max(first.at, last.at) + 100)
+        last.work(WORK["F"] + WORK["B"])
+        last.message(FORTH, 100)
+        first.message(FORTH, 0, last.at)
+        first.work(WORK["B"])
+        last.work(WORK["B"])
+        last.message(FORTH, 0, max(first.at, last.at) + 100)
+        first.message(BACK, 0, last.at)
+        first.work(WORK["B"])
+    return [bare_kernels(rank.rows) for rank in (first, last)]
+
+
+def test_two_stages_have_one_neighbour_each():
+    told, count = learnt_of(two_stages())
+    assert count == 2 * 2 * 4
+    assert [*told[0].op] == ["send", "send", "recv", "recv"] * 2
+    assert [*told[1].op] == ["recv", "recv", "send", "send"] * 2
+
+
+@pytest.mark.parametrize(("late", "count"), [(0, 16), (20_000, 0)])
+def test_some_clocks_must_let_every_message_arrive(monkeypatch, late, count):
+    """No clock is common to both stages; messages behind the first one, `late` by so many µs, allow none."""
+    monkeypatch.setattr(line_order, "clock_differences", lambda *_: {})
+    first, last = two_stages()
+    seen = Counter()
+    for row in last:
+        if "nccl" in row["name"]:
+            seen[number := int(row["ts"] // (STEP * 1000))] += 1
+            row["ts"] += (late if seen[number] > 1 else 0) * 1000
+    assert learnt_of([first, last])[1] == count
+
+
+@pytest.mark.parametrize(("ways", "token"), [((True,), "p2p/Float/8"), ((True, False), "p2p/Float/-1")])
+def test_a_learnt_message_is_a_message_of_one_size(ways, token):
+    """The other end may name its peer: both ends must agree on what they carry."""
+    sized = {"collective": "send_recv", "dtype": "Float", "in_nelems": 8}
+    row = next(r for r in bare_kernels(pipeline(["FB", "FB"])[0]) if "nccl" in r["name"])
+    rank = rank_ops(0, events([row | sized]))
+    ends = {True: ("send", 0, 1), False: ("recv", 1, 0)}
+    told = with_learnt(rank, [Learnt(0, *ends[sent], number) for number, sent in enumerate(ways)])
+    assert {*told.token} == {token}
+    assert [*told.op] == [ends[sent][0] for sent in ways]
 
 
 @pytest.mark.parametrize("plan", PLANS)

@@ -50,6 +50,16 @@ class Clocks:
     exact: dict[int, int] = field(default_factory=dict)
     """The island of each rank if islands are linked by only as many collectives as the drift of a clock needs."""
 
+    def error_ns(self, one: int, other: int, span: float) -> float:
+        """Return by how many ns times of two ranks of one island may be off each other, in a recording of `span` ns.
+
+        0 where collectives link them; else their doubt, and the drift of a clock of unknown rate.
+        """
+        if self.exact.get(one) == self.exact.get(other):
+            return 0.0
+        usual = max(self.doubt.values(), default=0.0)
+        return self.doubt.get(one, usual) + self.doubt.get(other, usual) + MAX_CLOCK_RATE * span
+
     def align(self, rank: int, times: I64) -> I64:
         """Return times of `rank` (ns) on the common clock of its island, counted from an arbitrary zero.
 

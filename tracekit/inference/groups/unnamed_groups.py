@@ -78,15 +78,18 @@ def _by_streams(
     if not any(unnamed_rows(r).any() for r in ranks):
         return run, ranks
     if not any(len(g.ranks) > 1 for g in run.groups):
-        members_of_streams = _members_of_streams(run, ranks, order) if sizes is None else {}
+        members_of_streams = _members_of_streams(run, ranks, order) if sizes is None else None
         if (
             members_of_streams is None
+            and (sizes is None or sum(size > 1 for size in sizes.values()) == 1)
             and _one_stream_each(ranks)
             and not _leaves_apart(ranks, _world(run, ranks))
         ):
             members_of_streams = _everybodys(run, ranks)
-        if members_of_streams is None and not _is_pipeline(
-            *named(run, ranks, {(-1, -1): _world(run, ranks)}), order
+        if (
+            members_of_streams is None
+            and sizes is None
+            and not _is_pipeline(*named(run, ranks, {(-1, -1): _world(run, ranks)}), order)
         ):
             raise MeshUnknownError(
                 "the traces name no process groups, and the ends of collectives do not show which ranks belong "

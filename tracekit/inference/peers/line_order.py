@@ -1,4 +1,4 @@
-"""Peers of messages in a pipeline of three stages or more that show little, not even their direction.
+"""Peers of messages in a pipeline that show little, not even their direction.
 
 Without the host, and in batches up to torch 2.3, only a kernel shows that a stage exchanged something; later batches
 lose their records, or name no peer. Pipelines run few schedules (`line_kernels`): the right one gives as many
@@ -9,7 +9,7 @@ Stages run the same in every step and replica, so a kernel is judged at its plac
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,10 +31,7 @@ from tracekit.rank_events.rank_ops import RankOps
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.thresholds.inference import DEALT_MARGIN, DEALT_MISFITS, MOST_DEALT_MESSAGES, MOST_DEALT_STEPS
 from tracekit.thresholds.tables import COMMON_END_NS
-from tracekit.units import F64, I64
-
-_FEWEST: Final = 3
-"""Stages from which on one has two neighbours."""
+from tracekit.units import I64
 
 
 class _Line(NamedTuple):
@@ -70,7 +67,7 @@ def with_line_order(
     """
     by_counts: dict[tuple[int, ...], list[_Line]] = defaultdict(list)
     for ranks in sorted(lines):
-        line = _line(ops, clocks, ranks) if len(ranks) >= _FEWEST else None
+        line = _line(ops, clocks, ranks)
         counts = tuple(len(next(iter(steps.values()), ())) for steps in line.steps) if line else ()
         if line and min(counts) > 0 and max(counts) <= MOST_DEALT_MESSAGES:
             by_counts[counts].append(line)
@@ -113,7 +110,7 @@ def _scheduled(counts: tuple[int, ...], lines: Sequence[_Line]) -> list[_Pair]:
         for a, b in {(p.sender, p.receiver) for p in pairs or ()} - set(exchanges):
             exchanges[a, b] = _exchange(lines, (a, b))
         if pairs and not any(pairs == other for _, other in tried):
-            tried.append((_cost(stages, pairs, exchanges), pairs))
+            tried.append((_cost(lines, stages, pairs, exchanges), pairs))
     tried.sort(key=lambda t: t[0])
     if not tried or tried[0][0] > DEALT_MISFITS * len(tried[0][1]):
         return []
@@ -181,20 +178,38 @@ def _times(steps: Sequence[tuple[I64, I64, I64]]) -> Times:
 
 
 def _cost(
+    lines: Sequence[_Line],
     stages: Sequence[Sequence[Kernel]],
     pairs: Sequence[_Pair],
     exchanges: Mapping[tuple[int, int], _Exchange | None],
 ) -> float:
-    """Return the sum over messages of the share of steps that rule them out; infinite without a common clock."""
+    """Return the sum over messages of the share of steps that rule them out.
+
+    Without a common clock of two stages: 0 if some clock lets all their messages arrive, else infinite.
+    """
     alone = [np.array([len(kernel) == 1 for kernel in kernels], bool) for kernels in stages]
-    tables: dict[tuple[int, int], F64] = {}
-    for a, b in {(p.sender, p.receiver) for p in pairs}:
+    cost = 0.0
+    for a, b in sorted({(p.sender, p.receiver) for p in pairs}):
         exchange = exchanges[a, b]
         if exchange is None:
-            return float("inf")
+            cost += 0.0 if all(_may_meet(line, pairs, a, b) for line in lines) else float("inf")
+            continue
         mine, theirs = exchange.mine._replace(alone=alone[a]), exchange.theirs._replace(alone=alone[b])
-        tables[a, b] = misfits(mine, theirs)
-    return float(sum(tables[p.sender, p.receiver][p.sends, p.receives] for p in pairs))
+        table = misfits(mine, theirs)
+        cost += sum(float(table[p.sends, p.receives]) for p in pairs if (p.sender, p.receiver) == (a, b))
+    return cost
+
+
+def _may_meet(line: _Line, pairs: Sequence[_Pair], a: int, b: int) -> bool:
+    """Whether the clock of stage `b` can be set so that no message of a step arrives before it was sent."""
+    one, two = line.kernels[a].times, line.kernels[b].times
+    shared = sorted(set(line.steps[a]) & set(line.steps[b]))
+    for mine, theirs in ((line.steps[a][step], line.steps[b][step]) for step in shared):
+        there = [one.start[mine[p.sends]] - two.end[theirs[p.receives]] for p in pairs if p[::2] == (a, b)]
+        back = [one.end[mine[p.receives]] - two.start[theirs[p.sends]] for p in pairs if p[::2] == (b, a)]
+        if not there or not back or max(there) > min(back) + 2 * COMMON_END_NS:
+            return False
+    return bool(shared)
 
 
 def _learn(learnt: dict[int, list[Learnt]], line: _Line, pair: _Pair, number: int) -> int:

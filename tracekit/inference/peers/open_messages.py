@@ -11,6 +11,7 @@ import numpy as np
 
 from tracekit.matching.clock import Clocks
 from tracekit.matching.match import Operations
+from tracekit.matching.message_order import UNKNOWN_SIZE
 from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.operation_names import MESSAGES, RECEIVES, SENDS, UNDIRECTED
 from tracekit.rank_events.rank_ops import RankOps
@@ -169,15 +170,24 @@ def _counterparts(
 
 
 def with_messages(source: RankOps, learnt: Mapping[int, tuple[str, int, int, int]]) -> RankOps:
-    """Return `source` with kind, source, destination and number of the message for each row of `learnt`."""
+    """Return `source` with kind, source, destination and number of the message for each row of `learnt`.
+
+    A send or a receive gets the token of one that was recorded, without a size where its kernel carries several.
+    """
     if not learnt:
         return source
-    op = list(source.op)
+    op, token = list(source.op), list(source.token)
     src, dst = source.src.copy(), source.dst.copy()
     message = np.full(len(op), -1, np.int64) if source.message is None else source.message.copy()
+    many = np.bincount(source.kernel)
     for row, (kind, begin, end, number) in learnt.items():
         op[row], src[row], dst[row], message[row] = kind, begin, end, number
-    return replace(source, op=tuple(op), src=src, dst=dst, message=message)
+        if kind in MESSAGES and token[row].startswith(OPEN):
+            _, dtype, size = token[row].split("/")
+            token[row] = (
+                f"p2p/{dtype}/{size}" if many[source.kernel[row]] == 1 else f"p2p/{dtype}{UNKNOWN_SIZE}"
+            )
+    return replace(source, op=tuple(op), token=tuple(token), src=src, dst=dst, message=message)
 
 
 # Messages with a peer named on one side only: the other side's kernels are found by their common ends.

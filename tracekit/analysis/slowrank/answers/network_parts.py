@@ -19,9 +19,9 @@ from tracekit.analysis.slowrank.answers.expert_waits import (
     parts_by_load,
 )
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.like_transfers import message_of
+from tracekit.analysis.slowrank.expected.like_transfers import comparable, message_of
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
-from tracekit.analysis.slowrank.hypotheses.slow_link import briefest, comparable
+from tracekit.analysis.slowrank.hypotheses.slow_link import briefest
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.causes import NETWORK

@@ -43,7 +43,7 @@ from tracekit.analysis.slowrank.suspects import Answer, explain_rank, in_gaps, l
 from tracekit.analysis.slowrank.wording import add_traces, slow_transfers
 from tracekit.causes import NETWORK, STAGE_IMBALANCE
 from tracekit.findings import Cause, Cure
-from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MAJORITY, MIN_LOST_SHARE
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MIN_LOST_SHARE
 from tracekit.units import ms
 
 
@@ -58,7 +58,7 @@ def one_rank_alone(e: Evidence) -> Answer | None:
 def unseen_rank_is_dearer(e: Evidence) -> Answer | None:
     """The recorded ranks wait for a rank without a trace, and lose at least as much by it as by anything recorded."""
     dearest, unseen = max(e.prices.values()), e.unseen
-    awaited = max(min(e.least, MAJORITY * dearest), CANDIDATE_SHARE * e.case.step_ns)
+    awaited = max(dearest - e.least, CANDIDATE_SHARE * e.case.step_ns)
     bound = unseen.undecided if unseen.awaited >= awaited else 0.0
     if max(unseen.known, bound) < max(e.least, dearest):
         return None
@@ -90,7 +90,8 @@ def slow_link_is_dearest(e: Evidence) -> Answer | None:
         return leave_link_open(case, link) if dearest else None
     proven = least_proven(case, link)
     reported = dearest or proven.price.best >= e.least
-    return beside(case, blame_link(case, proven), _costly_stage(e)) if reported else None
+    answer = _where_unseen_come_later(e, blame_link(case, proven)) if reported else None
+    return beside(case, answer, _costly_stage(e)) if answer is not None else None
 
 
 def lone_rank_of_a_stage(e: Evidence) -> Answer | None:
@@ -210,7 +211,17 @@ def _slow_ranks(e: Evidence, found: Hypothesis) -> Answer:
         if stalls is not None and (rest is None or price(case, rest) < e.least):
             return blame_in_turn(case, stalls, hosts=hosts)
         found = rest or found
-    return launched_late(case, blame_ranks(case, found))
+    return _where_unseen_come_later(e, launched_late(case, blame_ranks(case, found)))
+
+
+def _where_unseen_come_later(e: Evidence, answer: Answer) -> Answer:
+    """The answer with lowest prices that hold although ranks without a trace may come later than its suspects."""
+    later = ms(e.unseen.awaited)
+    lower = (s.lost_ms_low and max(s.lost_ms_low - later, 0.0) for s in answer.suspects)
+    named = zip(answer.suspects, lower, strict=True)
+    return (
+        replace(answer, suspects=tuple(replace(s, lost_ms_low=low) for s, low in named)) if later else answer
+    )
 
 
 def cures_in_order(e: Evidence, answer: Answer) -> tuple[Cure, ...]:

@@ -25,7 +25,7 @@ from tracekit.analysis.slowrank.answers.open_answers import (
 )
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence, Kind
-from tracekit.analysis.slowrank.expected.like_transfers import message_of
+from tracekit.analysis.slowrank.expected.like_transfers import comparable, message_of
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     NAME_GROUPS,
@@ -38,7 +38,6 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
 )
 from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
 from tracekit.analysis.slowrank.hypotheses.long_stage import faint_stage
-from tracekit.analysis.slowrank.hypotheses.slow_link import comparable
 from tracekit.analysis.slowrank.hypotheses.suspect_work import only_attention
 from tracekit.analysis.slowrank.price import NOT_EXACT, Price, may_cost_ns
 from tracekit.analysis.slowrank.suspects import Answer, harmless, imbalance, left_open
@@ -114,10 +113,12 @@ def work_is_uneven(e: Evidence) -> Answer | None:
 def experts_get_uneven_tokens(e: Evidence) -> Answer | None:
     """The token counts of experts explain why ranks differ.
 
-    They do not explain a rank that is slow in one step only or has an open price, nor a device that was slow outside
-    the compared steps.
+    They do not explain a rank that is slow in one step only or has an open price, a device that was slow outside the
+    compared steps, or a replay that misses the recorded waits by more than they cost.
     """
     if not e.tokens or e.once_in_doubt or e.only_step is not None or e.undecided is not None:
+        return None
+    if e.tokens < e.case.pinned_residual_ns:
         return None
     if slow_outside(e.case) is not None:
         return None

@@ -8,7 +8,7 @@ Transfers that no other channel carries have no peer. Compared ones show what a 
 same time, or takes the same share longer for each. Whichever varies less between them holds for the others.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
@@ -46,6 +46,42 @@ def message_of(run: Measured) -> tuple[list[str], F64]:
         mine = np.array([number for number in dealt.tolist() if message[number] == kind])
         scale[mine] = most[mine] / np.median(most[mine])
     return message, scale
+
+
+def comparable(
+    run: Measured, message: list[str], nodes: Mapping[int, str | int], *, bounded: bool = False
+) -> list[dict[int, list[int]]]:
+    """Return channel → instances of one `message` (by instance), for each set of channels that can be compared.
+
+    `nodes` gives the node of each rank; where it is empty, channels of any reach are compared. With `bounded`, the only
+    channel that was recorded whole is compared with others as well, whose recorded members bound the transfer: wherever
+    their members are, if its own are inside a node.
+    """
+    families = _families(run, message, nodes, run.waits.complete)
+    if bounded:
+        partly = _families(run, message, {}, ~run.waits.complete)
+        for (shape, near, p2p, token), channels in families.items():
+            if not p2p and len(channels) == 1 and (near is None or len(near) == 1):
+                others = partly.get((shape, None, p2p, token), {})
+                channels.update({c: found for c, found in others.items() if c not in channels})
+    return [channels for channels in families.values() if len(channels) > 1]
+
+
+def _families(
+    run: Measured, message: list[str], nodes: Mapping[int, str | int], chosen: Mask
+) -> dict[tuple[tuple[object, ...], Reach, bool, str], dict[int, list[int]]]:
+    """Channel → `chosen` instances, by shape and reach of the channel, whether it carries messages, and the message."""
+    ops, rows = run.ops, run.waits.first_row
+    families: dict[tuple[tuple[object, ...], Reach, bool, str], dict[int, list[int]]]
+    families = defaultdict(lambda: defaultdict(list))
+    usable = np.flatnonzero(chosen & run.waits.timed & run.analysed[rows])
+    channels, which = np.unique(ops.channel[rows[usable]], return_inverse=True)
+    found = [ops.channels[c] for c in channels.tolist()]
+    shapes = [(run.shape_of(c), reach(c, nodes), c.p2p) for c in found]
+    for number, at in zip(usable.tolist(), which.tolist(), strict=True):
+        if shapes[at][0]:
+            families[*shapes[at], message[number]][found[at].number].append(number)
+    return families
 
 
 def _of_unknown_size(run: Measured, tokens: list[str]) -> list[str]:

@@ -35,20 +35,22 @@ def beyond_inferred_group(case: Case, numbers: Sequence[int]) -> bool:
 
 
 def _leave_alone(case: Case, numbers: Sequence[int]) -> bool:
-    """Whether every other rank was recorded on the clock of the members, and rarely leaves together with them.
+    """Whether every other rank was recorded on a common clock, and rarely leaves together with the members.
 
-    Among many ranks some leave at the same moment by chance; a missing member does so most of the time.
+    Among many ranks some leave at the same moment by chance; a missing member does so most of the time, to within the
+    doubt of its clock and its drift.
     """
     ops, clocks = case.ops, case.clocks
-    members = set(ops.channels[int(ops.channel[case.waits.first_row[numbers[0]]])].members)
-    if case.missing or len({clocks.exact.get(rank) for rank in ops.ranks}) > 1:
+    members = ops.channels[int(ops.channel[case.waits.first_row[numbers[0]]])].members
+    if case.missing or len({clocks.island[rank] for rank in ops.ranks}) > 1:
         return False
     end = aligned(ops, clocks, ops.end)
     left = end[case.waits.first_row[np.array(numbers)]].astype(np.float64)  # members leave together
-    for rank in sorted(set(ops.ranks) - members):
+    for rank in sorted(set(ops.ranks) - set(members)):
+        error = TAIL_NS + clocks.error_ns(rank, members[0], float(np.ptp(left)))
         ends = np.sort(end[ops.of(rank)]).astype(np.float64)
-        at = np.searchsorted(ends, left - TAIL_NS)
-        together = (at < len(ends)) & (ends[np.minimum(at, len(ends) - 1)] <= left + TAIL_NS)
+        at = np.searchsorted(ends, left - error)
+        together = (at < len(ends)) & (ends[np.minimum(at, len(ends) - 1)] <= left + error)
         if len(ends) and float(together.mean()) > MAJORITY:
             return False
     return True

@@ -23,6 +23,7 @@ from tracekit.analysis.slowrank.hypotheses.candidates import (
 )
 from tracekit.analysis.slowrank.price import Price
 from tracekit.step_graph.replay import StepModel, Usual
+from tracekit.step_graph.statistics import NORMAL_95
 from tracekit.thresholds.slowrank import MINOR, MOST_STRETCHED
 from tracekit.units import F64, I64, Mask
 
@@ -31,7 +32,8 @@ def price_of(case: Case, late: F64) -> Price:
     """The price of transfers without what they are `late` (by instance, ns).
 
     Kernels beside operations that wait for the ranks of late transfers lose what these waits add, but for `low`. What
-    other waits add counts in `high` alone. No rank can save more than it spends in late transfers.
+    other waits add counts in `high` alone. No rank can save more than it spends in late transfers. `low` is the larger
+    saving if unmatched operations keep their length, or by the likely model beyond its error, as for slow ranks.
     """
     own, models = case.steps.own, case.timelines
     if models is None:
@@ -42,6 +44,9 @@ def price_of(case: Case, late: F64) -> Price:
         for m in (models.pinned, models.free)
     )
     low += models.pinned.recorded_ns - models.likely.recorded_ns
+    early = case.early_model.of_traces or models.likely
+    saved = (m.recorded_ns - without_link(case, m, late).step_ns(own) for m in (models.likely, early))
+    low = max(low, min(saved) - NORMAL_95 * case.residual_ns)
     beside, usual = not_awaiting(case, own, late)
     gain = models.likely.recorded_ns - without_link(case, models.likely, late).step_ns(beside, usual=usual)
     hidden = (case.waits.wait - case.waits.exposed_wait).astype(np.float64)

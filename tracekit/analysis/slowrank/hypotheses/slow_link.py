@@ -14,6 +14,7 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.like_transfers import (
     beside,
+    comparable,
     message_of,
     short_pipeline,
     uncompared_lateness,
@@ -25,7 +26,6 @@ from tracekit.analysis.slowrank.expected.nodes import (
     lone_links,
     nodes_of,
     on_slow_node,
-    reach,
     whole_boundaries,
 )
 from tracekit.analysis.slowrank.expected.sound_transfers import fit_hardware
@@ -170,12 +170,13 @@ def _slow_channels(
     late, scheduled, sure = np.zeros(len(delivery)), _thread_doubt(case), False
     slow: dict[int, list[_Slowness]] = defaultdict(list)
     tested: dict[int, list[int]] = defaultdict(list)
-    for channels in comparable(case, message, nodes):
-        for c, numbers in channels.items():
-            tested[c] += numbers
+    for channels in comparable(case, message, nodes, bounded=True):
+        whole = {c for c, numbers in channels.items() if case.waits.complete[numbers].all()}
+        for c in whole:
+            tested[c] += channels[c]
         clear = _compare(case, channels, brief, nodes, at)  # without any clock
         for c, found in _compare(case, channels, delivery / scale, nodes, at).items():
-            if only is not None and c not in only:
+            if c not in whole or (only is not None and c not in only):
                 continue
             doubt = _doubt(case, ops.channels[c].members) if ops.channels[c].p2p and c not in clear else 0.0
             if found.here - found.peers <= max(doubt, scheduled):
@@ -203,23 +204,6 @@ def _untimed(case: Case, channel: int, token: str) -> I64:
     rows = case.waits.first_row
     bounded = case.waits.complete & ~case.waits.timed & case.analysed[rows]
     return np.flatnonzero(bounded & (case.ops.channel[rows] == channel) & (case.ops.token[rows] == token))
-
-
-def comparable(case: Case, message: list[str], nodes: Mapping[int, str | int]) -> list[dict[int, list[int]]]:
-    """Return channel → instances of one `message` (by instance), for each set of channels that can be compared.
-
-    `nodes` gives the node of each rank; where it is empty, channels of any reach are compared.
-    """
-    ops, rows = case.ops, case.waits.first_row
-    families: dict[tuple[object, ...], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    usable = np.flatnonzero(case.waits.complete & case.waits.timed & case.analysed[rows])
-    channels, which = np.unique(ops.channel[rows[usable]], return_inverse=True)
-    found = [ops.channels[c] for c in channels.tolist()]
-    shapes = [(case.shape_of(c), reach(c, nodes), c.p2p) for c in found]
-    for number, at in zip(usable.tolist(), which.tolist(), strict=True):
-        if shapes[at][0]:
-            families[*shapes[at], message[number]][found[at].number].append(number)
-    return [channels for channels in families.values() if len(channels) > 1]
 
 
 def briefest(case: Case) -> F64:

@@ -5,9 +5,10 @@ the other data-parallel replicas. Without either, waiting and transfer cannot be
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,8 +21,16 @@ from tracekit.thresholds.slowrank import MIN_LOST_SHARE, MINOR
 from tracekit.timing.buffered_sends import bytes_of
 from tracekit.units import F64, ms
 
-Kind = tuple[str, tuple[object, ...], tuple[int, ...]]
-"""A kind of comparable operations: message, shape of the channel, pipeline stages of its members."""
+
+class Kind(NamedTuple):
+    """A kind of comparable operations."""
+
+    message: str
+    shape: tuple[object, ...]  # of the channel
+    stages: tuple[int, ...]  # pipeline stages of its members; empty for those at any stage
+    recorded: tuple[
+        int, ...
+    ] = ()  # stages of its recorded members, where these are only some of a collective's
 
 
 @dataclass(frozen=True)
@@ -59,7 +68,6 @@ def waited_for_missing(case: Case) -> Unseen:
     open_ends = _open_ends(case) if missing else {}
     if not partial and not open_ends:
         return Unseen(0.0, 0.0, ())
-    usual, shortest = _usual(case), _usual(case, min)
     over: dict[int, float] = {}
     undecided: dict[int, float] = {}
     unsized: dict[int, float] = {}
@@ -67,12 +75,13 @@ def waited_for_missing(case: Case) -> Unseen:
     kinds: dict[Kind, list[_Partial]] = defaultdict(list)
     for p in partial:
         kinds[_kind(case, p.row)].append(p)
+    usual, shortest = _usual(case, kinds), _usual(case, kinds, min)
     for kind, group in kinds.items():
         compared = _beside_complete(group, usual.get(kind))
         if compared is None:
             compared = _beside_replicas(case, kind, group)
             undecided.update({} if compared is None else _in_every_replica(group))
-        if not compared and bytes_of(kind[0]) < 0:  # those of other stages may move other sizes
+        if not compared and bytes_of(kind.message) < 0:  # those of other stages may move other sizes
             unsized.update(_beside_complete(group, shortest.get(_any_stage(kind))) or {})
         compared = compared or _beside_complete(group, usual.get(_any_stage(kind)))
         over.update(compared or {})
@@ -146,14 +155,19 @@ def _beside_complete(group: list[_Partial], should: float | None) -> dict[int, f
 
 
 def _any_stage(kind: Kind) -> Kind:
-    return kind[0], kind[1], ()
+    return kind._replace(stages=())
 
 
 def _kind(case: Case, row: int) -> Kind:
     channel = case.ops.channels[int(case.ops.channel[row])]
     token = case.ops.op if channel.p2p else case.ops.token
     stages = [case.mesh.stage(r) for r in channel.members]
-    return str(token[row]), case.shape_of(channel), tuple(stages if channel.p2p else sorted(set(stages)))
+    if channel.p2p:
+        return Kind(str(token[row]), case.shape_of(channel), tuple(stages))
+    every = tuple(sorted(set(stages)))
+    there = zip(stages, channel.members, strict=True)
+    recorded = tuple(sorted({stage for stage, r in there if r in case.ops.per_rank}))
+    return Kind(str(token[row]), case.shape_of(channel), every, () if recorded == every else recorded)
 
 
 def _beside_replicas(case: Case, kind: Kind, group: list[_Partial]) -> dict[int, float] | None:
@@ -170,8 +184,8 @@ def _beside_replicas(case: Case, kind: Kind, group: list[_Partial]) -> dict[int,
         spent[case.mesh.replica(rank)][rank] += p.spent
         count[rank] += 1
     seen = {case.mesh.stage(r) for r in ops.ranks}
-    across = crosses_replicas(str(axis[0] if isinstance(axis, tuple) else axis) for axis in kind[1])
-    if across or len(spent) < 2 or not seen.issuperset(kind[2]):
+    across = crosses_replicas(str(axis[0] if isinstance(axis, tuple) else axis) for axis in kind.shape)
+    if across or len(spent) < 2 or not seen.issuperset(kind.stages):
         return None
     levels = sorted(float(np.mean(list(by_rank.values()))) for by_rank in spent.values())
     usual = levels[(len(levels) - 1) // 2]
@@ -222,24 +236,41 @@ def _behind(case: Case, over: Mapping[int, float], missing: frozenset[int]) -> t
     return tuple(sorted(kept, key=lambda r: (-blame[r], r)))
 
 
-def _usual(case: Case, usual_of: Callable[[list[float]], float] = fmean) -> dict[Kind, float]:
+def _usual(
+    case: Case, asked: Iterable[Kind], usual_of: Callable[[list[float]], float] = fmean
+) -> dict[Kind, float]:
     """The mean exposed time of complete operations (or what `usual_of` returns), by kind, and by kind at any stage; ns.
 
     A message counts with its pipeline bubble. A collective counts with its shortest member, averaged over which member
-    could be unrecorded.
+    could be unrecorded; for `asked` kinds with members of some stages only, with the shortest of these stages.
     """
     ops, waits = case.ops, case.waits
     spent: dict[Kind, list[float]] = defaultdict(list)
     for i in np.flatnonzero((ops.instance >= 0) & ops.among(MESSAGES)).tolist():
         spent[_kind(case, i)].append(float(min(ops.exposed[i], ops.end[i] - ops.start[i])))
-    least = _least(case)
+    least, of_stage = _least(case), _least_of_stages(case)
+    parts: dict[Kind, list[Kind]] = defaultdict(list)
+    for part in asked:
+        parts[part._replace(recorded=())] += [part] if part.recorded else []
     for number in np.flatnonzero(waits.complete & np.isfinite(least)).tolist():
         row = int(waits.first_row[number])
         if str(ops.op[row]) not in MESSAGES:
             kind = _kind(case, row)
             spent[kind].append(float(least[number]))
             spent[_any_stage(kind)].append(float(least[number]))
+            for part in parts.get(kind, ()):
+                spent[part].append(float(of_stage[number, list(part.recorded)].min()))
     return {k: float(usual_of(v)) for k, v in spent.items()}
+
+
+def _least_of_stages(case: Case) -> F64:
+    """The duration of the shortest member of each stage, instances × stages, ns; infinite where it has none."""
+    ops, stage = case.ops, {rank: case.mesh.stage(rank) for rank in case.ops.ranks}
+    shortest = np.full((len(case.waits.members), case.mesh.stages), np.inf)
+    rows = np.flatnonzero(ops.instance >= 0)
+    stages = np.array([stage[rank] for rank in ops.rank[rows].tolist()], np.int64)
+    np.minimum.at(shortest, (ops.instance[rows], stages), (ops.end - ops.start)[rows].astype(np.float64))
+    return shortest
 
 
 def _least(case: Case) -> F64:
