@@ -43,7 +43,8 @@ from tracekit.analysis.slowrank.suspects import Answer, explain_rank, in_gaps, l
 from tracekit.analysis.slowrank.wording import add_traces, slow_transfers
 from tracekit.causes import NETWORK, STAGE_IMBALANCE
 from tracekit.findings import Cause, Cure
-from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MAJORITY, MIN_LOST_SHARE
+from tracekit.step_graph.delays import chance_of_delays, exponential_odds
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, CHANCE, MAJORITY, MIN_LOST_SHARE
 from tracekit.units import ms
 
 
@@ -210,7 +211,18 @@ def _slow_ranks(e: Evidence, found: Hypothesis) -> Answer:
         if stalls is not None and (rest is None or price(case, rest) < e.least):
             return blame_in_turn(case, stalls, hosts=hosts)
         found = rest or found
-    return launched_late(case, blame_ranks(case, found))
+    answer = launched_late(case, blame_ranks(case, found))
+    if answer.verdict == "slow_rank" and _by_single_delays(case, found.rows[0]):
+        why = "steps vary rather by a delay of each rank than by noise, and these may be longest on one rank by chance"
+        return leave_rank_open(case, bounds_of(case, np.array(found.rows), why))
+    return answer
+
+
+def _by_single_delays(case: Case, row: int) -> bool:
+    """Whether single delays fit better than noise, and explain by chance what the rank in `row` needs longer."""
+    own, groups = case.steps.own - case.met.explained, case.met.peers.groups
+    delays = max(exponential_odds(own, groups)) > 0
+    return bool(delays and chance_of_delays(own, groups)[row] >= CHANCE)
 
 
 def cures_in_order(e: Evidence, answer: Answer) -> tuple[Cure, ...]:
