@@ -6,7 +6,7 @@ import pytest
 from tests.slowrank.turns import by_halves, delayed, in_turn
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.report.slowrank_text import next_step
-from tracekit.step_graph.statistics import levels, low, spacing_noise
+from tracekit.step_graph.delays import PROVEN, chance_of_delays, exponential_odds, levels, low, spacing_noise
 
 KINDS = ["pause", "loader", "collector", "kernel", "device"]
 CAUSES = {"loader": "dataloader", "collector": "host_stall"}
@@ -116,12 +116,58 @@ def test_one_loader_late_at_random_is_named(tmp_path):
     assert (found.verdict, found.cause, [s.rank for s in found.suspects]) == ("slow_rank", "dataloader", [3])
 
 
-def test_delays_beyond_any_noise_are_not_healthy(tmp_path):
-    always = dict.fromkeys(range(12), range(8))
-    more = {"us": 3000.0, "steps": 12, "seed": 1, "varied": lambda random: random.exponential()}
-    found, _ = answer(tmp_path, 8, always, "pause", **more)
-    assert (found.verdict, found.suspects) == ("inconclusive", ())
-    assert "far more than noise usually costs" in found.reason
+def single_delays(folder, world, steps, us, seed, kind="pause"):
+    """The finding about ranks that all stall in each step, by an exponential time of `us` on average."""
+    always = dict.fromkeys(range(steps), range(world))
+    more = {"us": us, "steps": steps, "seed": seed, "varied": lambda random: random.exponential()}
+    return answer(folder, world, always, kind, **more)
+
+
+@pytest.mark.parametrize(
+    ("world", "steps", "us", "seed", "kind"),
+    [
+        (8, 12, 3000.0, 1, "pause"),
+        (12, 6, 9600.0, 8, "pause"),
+        (4, 11, 2200.0, 14, "pause"),
+        (15, 9, 3400.0, 45, "kernel"),
+    ],
+)
+def test_single_delays_of_all_ranks_accuse_none(tmp_path, world, steps, us, seed, kind):
+    found, share = single_delays(tmp_path, world, steps, us, seed, kind)
+    assert (found.verdict, found.suspects) == ("imbalance", ()), found.reason
+    assert 0.7 * share < saved(found) < share + 0.05  # the short ones are left out
+
+
+def test_few_single_delays_accuse_none(tmp_path):
+    """Five ranks in five steps prove neither noise nor delays."""
+    found, _ = single_delays(tmp_path, 5, 5, 7500.0, 116)
+    assert (found.verdict, found.suspects) == ("inconclusive", ()), found.reason
+
+
+@pytest.mark.parametrize("ranks", [4, 8, 32])
+def test_odds_of_single_delays(ranks):
+    """Neither what ranks differ by in all steps, nor what steps differ by on all ranks, is a delay of one entry."""
+    random, groups = np.random.default_rng(5), [np.arange(ranks)]
+    lasting, common = 5.0 * random.exponential(size=(ranks, 1)), 20.0 * random.exponential(size=(1, 12))
+    noise = random.normal(size=(ranks, 12))
+    assert max(exponential_odds(noise + random.exponential(10.0, (ranks, 12)), groups)) > PROVEN
+    for healthy in (noise, noise + lasting, noise + common, noise + lasting + common):
+        assert max(exponential_odds(healthy, groups)) < 0
+
+
+def test_chance_of_single_delays():
+    random = np.random.default_rng(2)
+    few = [chance_of_delays(random.exponential(size=(6, 5)), [np.arange(6)]).min() for _ in range(500)]
+    assert np.mean(np.array(few) < 0.05) < 0.06
+    slow = random.exponential(size=(6, 5)) + 6.0 * (np.arange(6) == 2)[:, None]
+    assert (chance_of_delays(slow, [np.arange(6)]) < 0.01).tolist() == [
+        False,
+        False,
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("share", [0, 1, 4, 7])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtri
 from scipy.stats import binom
 
+from tracekit.step_graph.delays import lower_level
 from tracekit.step_graph.statistics import (
     MAD_TO_SIGMA,
     NO_ROWS,
@@ -18,7 +19,6 @@ from tracekit.step_graph.statistics import (
     confidence,
     errors_of_chance,
     excess,
-    lower_level,
     median_of_others,
     spread,
     spread_of_others,

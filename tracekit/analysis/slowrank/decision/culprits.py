@@ -43,6 +43,7 @@ from tracekit.analysis.slowrank.suspects import Answer, explain_rank, in_gaps, l
 from tracekit.analysis.slowrank.wording import add_traces, slow_transfers
 from tracekit.causes import NETWORK, STAGE_IMBALANCE
 from tracekit.findings import Cause, Cure
+from tracekit.step_graph.delays import by_delays
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MIN_LOST_SHARE
 from tracekit.units import ms
 
@@ -211,17 +212,21 @@ def _slow_ranks(e: Evidence, found: Hypothesis) -> Answer:
         if stalls is not None and (rest is None or price(case, rest) < e.least):
             return blame_in_turn(case, stalls, hosts=hosts)
         found = rest or found
-    return _where_unseen_come_later(e, launched_late(case, blame_ranks(case, found)))
+    answer = launched_late(case, blame_ranks(case, found))
+    own = case.steps.own - case.met.explained
+    if answer.verdict == "slow_rank" and by_delays(own, case.met.peers.groups, found.rows[0]):
+        why = "steps vary rather by a delay of each rank than by noise, and these may be longest on one rank by chance"
+        return leave_rank_open(case, bounds_of(case, np.array(found.rows), why))
+    return _where_unseen_come_later(e, answer)
 
 
 def _where_unseen_come_later(e: Evidence, answer: Answer) -> Answer:
     """The answer with lowest prices that hold although ranks without a trace may come later than its suspects."""
     later = ms(e.unseen.awaited)
-    lower = (s.lost_ms_low and max(s.lost_ms_low - later, 0.0) for s in answer.suspects)
-    named = zip(answer.suspects, lower, strict=True)
-    return (
-        replace(answer, suspects=tuple(replace(s, lost_ms_low=low) for s, low in named)) if later else answer
+    named = (
+        replace(s, lost_ms_low=s.lost_ms_low and max(s.lost_ms_low - later, 0.0)) for s in answer.suspects
     )
+    return replace(answer, suspects=tuple(named)) if later else answer
 
 
 def cures_in_order(e: Evidence, answer: Answer) -> tuple[Cure, ...]:

@@ -19,6 +19,7 @@ from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_ranks, varies_n
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import suspect_of
 from tracekit.analysis.slowrank.wording import ranks_in_words
+from tracekit.step_graph.delays import exponential_odds
 from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
 from tracekit.step_graph.statistics import spread
 from tracekit.thresholds.slowrank import CLEAR_SHARE, MINOR, RANKS_LISTED, UNEVEN_RATIO, Z_LIMIT
@@ -46,7 +47,7 @@ def work_varies(e: Evidence) -> Iterator[Gap]:
     case, lost = e.case, varied_ns(e.case)
     why = "more than chance explains: whole parts of steps are longer"
     if not lost and (lost := _beyond_noise_ns(e)):
-        why = "which is far more than noise usually costs: parts of steps are longer"
+        why = "which is more than noise usually costs: parts of steps are longer"
     what = (
         f"typical work on all ranks would save {ms(lost):.1f} ms of {ms(case.step_ns):.1f} ms a step, {why}, on a "
         "different rank each time, and the recording does not show the cause"
@@ -121,17 +122,18 @@ _SIZES: Final = (
 
 
 def _beyond_noise_ns(e: Evidence) -> float:
-    """What a step saves if ranks take their peers' median time in each part of each step, ns; 0 for a minor share.
+    """What a step saves if ranks take their peers' median time in each part of each step, ns; 0 if noise costs as much.
 
-    Delays of single operations look like noise, however long they are: their cost shows that they are not. The one slow
-    step of a rank is an accident.
+    Noise costs less than a minor share; less than a clear one where single delays fit better than noise, although that
+    is not proven. The one slow step of a rank is an accident.
     """
     case = e.case
     if case.timeline is None or not case.on_gpus:
         return 0.0
     lost = case.model.recorded_ns - case.model.levelled_ns(case.met.peers.groups) - case.residual_ns
     lost -= e.once.gain if e.once is not None else 0.0
-    return lost if lost >= MINOR * case.step_ns else 0.0
+    delays = max(exponential_odds(case.steps.own, case.stages)) > 0
+    return lost if lost >= (CLEAR_SHARE if delays else MINOR) * case.step_ns else 0.0
 
 
 def varied_ns(case: Case) -> float:

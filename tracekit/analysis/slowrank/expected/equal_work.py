@@ -12,7 +12,8 @@ from typing import Literal
 import numpy as np
 
 from tracekit.analysis.slowrank.expected.nodes import whole_part
-from tracekit.step_graph.statistics import NO_ROWS, lower_level
+from tracekit.step_graph.delays import lower_level
+from tracekit.step_graph.statistics import NO_ROWS
 from tracekit.steps.features import NO_WORK, Work, read_features
 from tracekit.steps.host_need import products_in_steps
 from tracekit.steps.medians import median_by_column, sampled

@@ -13,13 +13,8 @@ import numpy as np
 from tracekit.analysis.slowrank.expected.equal_work import Peers
 from tracekit.causes import BY_SPANS
 from tracekit.findings import Cause
-from tracekit.step_graph.statistics import (
-    Excess,
-    errors_of_chance,
-    excess,
-    levels,
-    usual_of_others,
-)
+from tracekit.step_graph.delays import levels
+from tracekit.step_graph.statistics import Excess, errors_of_chance, excess, usual_of_others
 from tracekit.steps.features import Features, read_features
 from tracekit.steps.medians import sampled
 from tracekit.steps.step_kernels import LongerKernels, kernels_in_steps, longer_kernels

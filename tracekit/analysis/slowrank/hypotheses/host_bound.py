@@ -12,9 +12,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
+from tracekit.step_graph.delays import least_delay, low
 from tracekit.step_graph.rank_timeline import Cuts
 from tracekit.step_graph.replay import StepModel
-from tracekit.step_graph.statistics import excess, least_delay, low, spread
+from tracekit.step_graph.statistics import excess, spread
 from tracekit.steps.medians import median_by_column, of_rows
 from tracekit.steps.steps import idle_within, tails_of
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, KIND_RATIO, LITTLE_SHARE, Z_LIMIT

@@ -19,10 +19,10 @@ from tracekit.analysis.slowrank.expected.excess import filled_by_spans, outliers
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, likely_saved_ns, those_that_cost
 from tracekit.analysis.slowrank.hypotheses.dealt_work import more_data_ns
 from tracekit.analysis.slowrank.hypotheses.host_bound import typical_host_saves_ns, without_gaps
-from tracekit.causes import BY_SPANS, DATA_IMBALANCE, DATALOADER, GPU_COMPUTE, HOST_STALL
+from tracekit.causes import DATA_IMBALANCE, DATALOADER, GPU_COMPUTE, HOST_STALL
 from tracekit.findings import Cause
-from tracekit.step_graph.statistics import levels, low, usual_of_others
-from tracekit.steps.features import read_features
+from tracekit.step_graph.delays import levels, low
+from tracekit.step_graph.statistics import usual_of_others
 from tracekit.steps.steps import inside_each, windows_of
 from tracekit.thresholds.slowrank import (
     LITTLE_SHARE,
@@ -81,9 +81,7 @@ def moving_stalls(case: Case) -> MovingStalls | None:
     """
     if case.timeline is None or len(case.steps.numbers) < 2:
         return None
-    gaps = _gaps(case)
-    named = _named_stalls(case, gaps)
-    over = _without_trifles(outliers(gaps, case.stages, case.step_ns) if named is None else named)
+    over = _without_trifles(outliers(_gaps(case), case.stages, case.step_ns))
     turns = _priced(case, MovingStalls(over, 0.0)) if _in_turn(over) else None
     late = common_stalls(case)
     if (
@@ -93,31 +91,6 @@ def moving_stalls(case: Case) -> MovingStalls | None:
     ):
         return turns
     return late if filled_by_spans(case, *_longest_of(late), MAJORITY) == DATALOADER else turns
-
-
-def _named_stalls(case: Case, gaps: F64) -> F64 | None:
-    """What each of `gaps` is longer than the rank's shortest one (ranks × steps, ns); None unless spans fill it.
-
-    A wait that a span names is no noise, however much it varies: loaders that are late at random leave no usual level.
-    What is no longer than a gap that spans do not fill may be noise.
-    """
-    shortest = np.nanmin(np.where(np.isfinite(gaps), gaps, np.inf), axis=1, keepdims=True)
-    over = np.nan_to_num(gaps - shortest)
-    over = np.where(over > LITTLE_SHARE * case.step_ns, over, 0.0)
-    if float(over.max(axis=0).mean()) < MIN_LOST_SHARE * case.step_ns:
-        return None
-    rows, longest = _longest_of(MovingStalls(over, 0.0))
-    cause = filled_by_spans(case, rows, longest, MAJORITY)
-    if cause is None:
-        return None
-    read = [read_features(case.run, case.ops, case.steps, case.steps.ranks[row]) for row in rows]
-    noise = 0.0
-    for row, features in zip(rows, read, strict=True):
-        named = np.zeros(over.shape[1])
-        if features is not None:
-            named[np.isfinite(case.steps.own[row])] = features.stalls_by_step[dict(BY_SPANS)[cause]]
-        noise = max(noise, float(over[row][named < MAJORITY * over[row]].max(initial=0.0)))
-    return np.where(over > noise, over, 0.0)
 
 
 def common_stalls(case: Case) -> MovingStalls | None:
