@@ -6,6 +6,8 @@ from tests.advice.next_steps import ENDS_AT_A_BUG, FOLLOWED, next_steps
 from tests.marks import quick_but
 
 SLOW = [
+    "or before the backward, and not between",
+    "compare with a baseline that goes on from the same checkpoint",
     "numerics compare --model FILE.py:FUNCTION --parallel ",
     "all-reduce or broadcast the buffers",
     "capture the run in FP32, and compare again",

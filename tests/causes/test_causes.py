@@ -77,6 +77,7 @@ def test_a_planted_cause_is_named(cell):
     assert row["worth"] == "right", row
 
 
+@pytest.mark.slow
 def test_faults_that_hide_each_other_are_both_named():
     row = row_of(Cell(("slow_compute", "slow_link"), 0.2, 1, layers=2))
     assert max(row["gains_ms"]) < COSTS * row["step_ms"]

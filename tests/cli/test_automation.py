@@ -70,6 +70,7 @@ def test_the_action_fails_on_a_slow_rank(repository):
     assert (repository / "page.html").is_file()
 
 
+@pytest.mark.slow
 def test_the_hook_runs_a_command_that_stands(tracekit, repository):
     hook = (ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8")
     entry, arguments = (re.search(rf"{key}: (.*)", hook)[1] for key in ("entry", "args"))

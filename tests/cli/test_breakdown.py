@@ -40,6 +40,7 @@ def test_json_adds_up_to_each_step(told):
     assert document["total"]["step_ns"] == sum(c["step_ns"] for c in document["cells"])
 
 
+@pytest.mark.slow
 def test_an_ingested_run_answers_alike(tracekit, slow, tmp_path, told):
     assert tracekit("ingest", slow[0], "--out", tmp_path / "run").code == 0
     assert tracekit("breakdown", tmp_path / "run", "--json", "-").out == told.out

@@ -40,6 +40,7 @@ def test_an_unknown_fix_is_a_usage_error(tracekit, slow, fix):
     assert done.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_an_ingested_run_answers_alike(tracekit, slow, tmp_path):
     assert tracekit("ingest", slow[0], "--out", tmp_path / "run").code == 0
     raw, kept = (tracekit("whatif", f, "--json", "-").out for f in (slow[0], tmp_path / "run"))

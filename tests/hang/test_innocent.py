@@ -196,6 +196,7 @@ def test_peers_show_the_call_a_missing_ranks_partner_skipped():
     assert {answer((seed, "dropped")).outcome for seed in (7000043, 7000059, 7200028, 7200098)} == {"right"}
 
 
+@pytest.mark.slow
 def test_a_rank_without_a_dump_among_a_thousand(tmp_path):
     sizes, culprit = grid(1024), 731
     write_all(tmp_path, sizes, range(1024), 20, culprit, "dp")

@@ -54,7 +54,7 @@ def test_the_slow_rank_is_named_without_a_cause(recorded, tmp_path):
     assert finding.what_if.slowdown == pytest.approx(truth.slowdown, rel=0.1)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("poll_ms", [20, 100])
 def test_ends_within_a_poll_set_no_rank_apart(slowed, poll_ms, tmp_path):
     """A poll may be longer than a step; exact durations still show which rank waits least."""
@@ -146,6 +146,7 @@ def test_a_rank_without_timing_is_rejected_and_missing(recorded, tmp_path):
     assert finding.verdict == "inconclusive" or {s.rank for s in finding.suspects} <= truth.suspects
 
 
+@pytest.mark.slow
 def test_stuck_and_slow_in_one_tool(recorded, tmp_path):
     _, dumps = recorded
     for dump in dumps.values():

@@ -43,6 +43,7 @@ def test_a_rank_without_its_device_does_not_count(tmp_path):
     assert [s.rank for s in found.suspects] == [CULPRIT]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", quick_first(1, [3, 1]))
 def test_kernels_without_durations_show_no_device(tmp_path, every):
     """Durations that are repaired to zero would make a rank idle, as if its host had stalled."""

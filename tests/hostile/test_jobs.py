@@ -62,6 +62,7 @@ def test_two_runs_in_two_folders_are_refused(tmp_path):
     assert answer(tuesday).verdict in {"healthy", "inconclusive"}
 
 
+@pytest.mark.slow
 def test_a_clock_days_off_is_no_other_job(tmp_path):
     traces = documents()
     later(traces[2])

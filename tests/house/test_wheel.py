@@ -139,7 +139,7 @@ def test_wheel_declares_programs_and_the_replayer(wheel):
     assert all(f"{name} = tracekit_cli.{name}:main" in declared for name in PROGRAMS)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_version_is_told_from_the_wheel(program, name):
     assert program(name, "--version").startswith(f"{name}, version ")

@@ -45,6 +45,7 @@ def ask(monkeypatch, *words):
     return left.value.code
 
 
+@pytest.mark.slow
 def test_a_run_behind_a_url_grows_in_place(store, tmp_path):
     load(given(2), out="memory://far/run")
     load(given(2), out=tmp_path / "run")

@@ -83,6 +83,7 @@ def test_a_host_and_a_number_for_a_group_name():
     assert [(g.ranks, g.names) for g in run.groups] == [((0,), ("0",))]
 
 
+@pytest.mark.slow
 def test_all_of_them_at_once():
     with pytest.raises(InputError, match=r"3 jobs.*1: world size 2, 2 ranks.*3: world size 300, rank 34"):
         load([str(MISC)])

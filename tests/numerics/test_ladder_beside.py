@@ -112,6 +112,7 @@ def test_damaged_notes_are_no_ladder(climbed, note):
     assert found.command.endswith("--ladder --html FILE")
 
 
+@pytest.mark.slow
 def test_pairs_give_the_ladder_of_any_trainer(tmp_path):
     (parallel, baseline), *finer = pairs(tmp_path, drift)
     flags = [part for pair in finer for part in ("--pair", *pair)]

@@ -114,6 +114,7 @@ def test_rungs_are_counted_each_for_itself():
     }
 
 
+@pytest.mark.slow
 def test_a_large_page_is_bounded_and_says_so():
     rungs = [rung(m * 100 + s, module=f"layer{m}", step=s) for m in range(150) for s in range(100)]
     page = ladder_html(finding(*rungs))

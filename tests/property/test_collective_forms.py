@@ -40,10 +40,10 @@ def answered(case: Case, form: str, folder, *, flag: bool):
     return analyse(load([str(folder)]), dict(case.truth.sizes) if flag else None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flag", [False, True], ids=["told by ends", "mesh given"])
 @pytest.mark.parametrize("form", quick_nth(2, OLD))
 @pytest.mark.parametrize(("shape", "seed", "kind"), quick_first(1, FLAT))
-@pytest.mark.quick(1)
 def test_streams_tell_groups_without_pipeline(tmp_path, shape, seed, kind, form, flag):
     case = job(shape, seed, kind)
     answer = answered(case, form, tmp_path, flag=flag)

@@ -48,6 +48,7 @@ def test_what_others_tell_may_be_missing(tmp_path, shape, seed, kind, what):
     assert judge(recorded.truth, without(recorded, what, tmp_path)) == "right"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", quick_first(1, OPEN))
 @pytest.mark.parametrize(("shape", "seed", "kind"), [*quick_first(1, FLAT), *quick_first(0, PIPED)])
 def test_without_marks_or_launches_nobody_else_is_blamed(tmp_path, shape, seed, kind, what):

@@ -27,10 +27,10 @@ def test_the_same_culprit_or_an_open_answer(seed, form):
         assert untold.what_if.slowdown == pytest.approx(told.what_if.slowdown, rel=PRICE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "form"), quick_first(2, [(600, PEERLESS[0]), (601, PEERLESS[1]), (605, PEERLESS[4])])
 )
-@pytest.mark.quick(1)
 def test_healthy_jobs_blame_nobody(seed, form):
     case = generate(seed, kind="healthy", world=8)
     untold = answer_case(replace(case, capture=replace(case.capture, form=form)))

@@ -39,6 +39,7 @@ def test_slow_compute_hides_no_pauses_of_its_rank(tmp_path, mesh):
     assert found.suspects[0].lost_ms_low <= gain <= found.suspects[0].lost_ms_high
 
 
+@pytest.mark.slow
 def test_a_late_loader_costs_less_than_its_stage(tmp_path):
     """Stage 1 has the head as well, which costs 57 ms a step of its own; the loader is late in one step of three."""
     text = "late_data:rank=1,delay_ms=200,steps=1"

@@ -50,10 +50,10 @@ def test_slowrank_finds_what_is_planted(tmp_path, mesh, faults, verdict, cause, 
         assert 0.6 <= told <= 1.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "hidden", [("slow_compute:rank=5,factor=1.3",), ()], ids=["a slow device", "nothing"]
 )
-@pytest.mark.quick(1)
 def test_cures_show_what_a_slow_host_hides(tmp_path, hidden):
     host = "launch_bound:rank=11,delay_us=800"
     setup, config = setup_of(PIPELINE, host, *hidden, steps=4, merge=False, tables={"model": {"layers": 8}})

@@ -58,6 +58,7 @@ def test_a_lone_first_stage_is_named_beside_its_design(tmp_path, delay):
     assert found.suspects[0].lost_ms_low <= lost <= found.suspects[0].lost_ms_high
 
 
+@pytest.mark.slow
 def test_a_missing_trace_blames_no_loader(tmp_path):
     """With a trace of another rank missing, the ranks of the role are the most of their stage."""
     simulated(tmp_path, {"tp": 2, "dp": 4}, dict.fromkeys((0, 2, 4, 6), 200))
@@ -67,6 +68,7 @@ def test_a_missing_trace_blames_no_loader(tmp_path):
     assert (found.verdict, found.suspects) == ("imbalance", ())
 
 
+@pytest.mark.slow
 def test_a_later_loader_costs_the_difference(tmp_path):
     both, _ = simulated(tmp_path / "both", {"tp": 2, "dp": 2}, {0: 60, 2: 60})
     found, _ = simulated(tmp_path / "later", {"tp": 2, "dp": 2}, {0: 60, 2: 160})

@@ -24,6 +24,7 @@ FAULTS = {
 PIPELINES = [*((text, 4) for text in FAULTS), *((next(iter(FAULTS)), stages) for stages in (3, 8))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "stages"), quick_first(1, PIPELINES))
 def test_a_fault_is_named_beside_a_longer_stage(tmp_path, text, stages):
     """The head and the loss make the last stage longer by design."""

@@ -87,6 +87,7 @@ def uneven(rank, step):
     return LOADING_US + 25 * ((7 * rank + 5 * step + rank * step) % 6)
 
 
+@pytest.mark.slow
 def test_uneven_loading_costs_what_hosts_allow(tmp_path):
     """Who is last changes from step to step, and with it whose device shows all gaps."""
     found = analyse(host_bound(tmp_path, loading=uneven)[0])

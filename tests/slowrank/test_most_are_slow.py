@@ -27,6 +27,7 @@ def test_slow_devices_are_named_however_many(tmp_path, mesh, slow):
     assert found.what_if.without_suspects_ms == pytest.approx(usual, rel=0.02)
 
 
+@pytest.mark.slow
 def test_most_of_a_stage_are_no_long_stage(tmp_path):
     found = analyse(job(tmp_path, grid(pp=2, dp=8), slow=dict.fromkeys((1, 3, 5, 7, 9), 1.3)))
     assert (found.verdict, sorted(s.rank for s in found.suspects)) == ("slow_rank", [1, 3, 5, 7, 9])

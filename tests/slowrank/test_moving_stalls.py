@@ -145,6 +145,7 @@ def test_recorded_hosts_tell_the_cause(tmp_path):
     assert found.what_if.slowdown == pytest.approx(found.what_if.step_ms / calm, rel=0.02)
 
 
+@pytest.mark.slow
 def test_loaders_late_on_all_ranks_at_once(tmp_path):
     """Every third batch is late everywhere, by a time that differs: the jitter of a common stall is no rank's fault."""
 
@@ -173,6 +174,7 @@ def test_half_of_the_ranks_stall_together(tmp_path, steps):
     assert max(c.lost_ms_high for c in found.candidates) == pytest.approx(saved, rel=0.02)
 
 
+@pytest.mark.slow
 def test_several_ranks_are_late_in_one_step(tmp_path):
     found, _ = answers(tmp_path, {2: HALF})
     assert (found.verdict, found.suspects) == ("inconclusive", ())

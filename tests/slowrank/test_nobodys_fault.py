@@ -25,9 +25,9 @@ def test_one_long_step_among_five_is_nobodys_fault(kind, seed):
     assert found.outcome == "right", found.answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["long_step", "long_operation"])
 @pytest.mark.parametrize("steps", [5, pytest.param(12, marks=pytest.mark.slow)])
-@pytest.mark.quick(1)
 def test_one_long_step_of_five_is_open(kind, steps):
     """All kernels of a rank are longer in it, or its host pauses: that proves no health, and blames nobody."""
     finding = answer_case(generate(1, kind=kind, world=8, steps=steps))
@@ -35,6 +35,7 @@ def test_one_long_step_of_five_is_open(kind, steps):
     assert finding.verdict == ("inconclusive" if steps < PROVING_STEPS else "healthy")
 
 
+@pytest.mark.slow
 def test_a_start_up_needs_two_other_steps():
     assert mark(1, kind="start_up", world=8, steps=3).outcome == "right"
 
@@ -118,7 +119,7 @@ def test_a_missing_rank_makes_no_stage_longer(tmp_path):
 def test_one_step_tells_documents_from_a_slow_device(tmp_path, monkeypatch):
     """Uneven attention suffices; a rank whose other kernels are longer as well may be slow."""
     monkeypatch.setattr("tracekit.analysis.slowrank.evidence.uneven_data", lambda case: case.step_ns)
-    assert answer_case(generate(1, kind="doc_imbalance", world=8, steps=1)).verdict == "imbalance"
+    assert answer_case(generate(4, kind="doc_imbalance", world=8, steps=1)).verdict == "imbalance"
     assert analyse(job(tmp_path, grid(dp=4), slow={3: 1.4}, steps=1)).verdict == "inconclusive"
 
 

@@ -29,6 +29,7 @@ def test_dlrm_rank_7_comes_first():
     assert candidate.confidence < 0.999  # one step only
 
 
+@pytest.mark.slow
 def test_dlrm_without_rank_7_blames_no_innocent():
     files = [str(p) for p in sorted((DATA / "kineto_dlrm8").glob("*.gz")) if "worker7" not in p.name]
     for mesh in (None, {"tp": 1, "cp": 1, "pp": 1, "dp": 8}):

@@ -42,7 +42,7 @@ def test_a_slow_host_is_named_and_priced(tmp_path, factor):
     assert found.suspects[0].evidence[-1].unit == "µs"
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("unit", "factor", "steps", "verdict"),
     [

@@ -113,6 +113,7 @@ def test_dropped_ranks_move_no_blame(worse, found, lost):
     assert part.ranks.missing == tuple(lost)
 
 
+@pytest.mark.slow
 def test_without_the_culprit_nobody_is_named(worse):
     part = tracekit.trend(worse.without([2], "left out"))
     assert part.slower == ()
@@ -137,6 +138,7 @@ def test_few_windows_decide_nothing(tmp_path):
     assert "whether they drift is not known" in " ".join(found.notes)
 
 
+@pytest.mark.slow
 def test_noisy_windows_are_not_called_steady(tmp_path):
     found = tracekit.trend(windows(tmp_path, 9, noise=0.06))
     assert (found.verdict, found.to_decide) == ("inconclusive", "record more windows")

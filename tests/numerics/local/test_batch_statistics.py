@@ -75,6 +75,7 @@ def test_synchronised_statistics_are_healthy(runs):
         assert any("over the sequences of all data-parallel ranks" in note for note in found.notes)
 
 
+@pytest.mark.slow
 def test_declared_statistics_are_judged_as_others(runs):
     declared = runs("batch", "ddp", {"layout": {"batch_statistics": "local"}})
     found = answered("batch", declared)

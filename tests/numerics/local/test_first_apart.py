@@ -1,11 +1,14 @@
 """A first difference of more than roundings is no rounding, however right each piece of the run is by itself."""
 
+import pytest
+
 from tests.reports.asked import ask
 from tests.reports.experts import Experts
 from tests.reports.trained import run
 from tests.reports.wrong import COMPARE
 
 
+@pytest.mark.slow
 def test_tokens_dropped_otherwise_are_no_rounding(tmp_path):
     """Each of three ranks drops the tokens beyond the room of its own batch; one process has room for all."""
     run(Experts(room=4), 3, tmp_path / "run")

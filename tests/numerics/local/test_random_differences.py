@@ -56,6 +56,7 @@ def test_other_random_numbers_are_said_first(runs, kind, first):
     assert "only the order of sums" not in found.reason
 
 
+@pytest.mark.slow
 def test_accumulated_micro_batches_draw_too(runs):
     found = answered(runs(3, micro_batches=2), runs(1, micro_batches=2))
     assert found.verdict in {"drift", "rounding"}

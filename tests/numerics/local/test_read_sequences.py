@@ -39,6 +39,7 @@ def test_ranks_that_read_the_same_are_named(runs):
     assert "ranks 0 and 2 read the same" in compare(runs(readers=(1, 0, 1)), None).reason
 
 
+@pytest.mark.slow
 def test_beside_a_baseline_that_is_a_bug(runs):
     found = answered(runs(readers=(0, 0, 0)), runs())
     assert found.verdict == "bug"

@@ -197,6 +197,7 @@ def test_a_resumed_run_of_another_layout_is_no_bug(tmp_path, model):
     assert "the optimiser's state was not restored: it begins without" in lost.reason
 
 
+@pytest.mark.slow
 def test_a_gradient_of_the_baseline_alone_is_a_bug(tmp_path):
     class Detached(Trainer):
         def backwards(self, model, step):
@@ -237,6 +238,7 @@ def test_a_change_of_the_baseline_alone_is_a_bug(tmp_path, model):
     assert "in the baseline, up.weight at the start of step 2 (rank 0) is not what" in found.reason
 
 
+@pytest.mark.slow
 def test_sequences_that_fill_up_shares_are_seen(tmp_path):
     class Filled(Trainer):
         def backwards(self, model, step):
@@ -268,6 +270,7 @@ def test_gradients_of_some_micro_batches_alone_are_not_checked(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_weights_changed_for_a_gradient_alone_are_sound(tmp_path):
     class Beside(Trainer):
         def backwards(self, model, step):
