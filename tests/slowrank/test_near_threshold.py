@@ -14,10 +14,12 @@ from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
 NONE = Unseen(0.0, 0.0, ())
 
 
-@pytest.mark.parametrize(("share", "verdict"), [(0.015, "inconclusive"), (0.008, "healthy")])
-def test_a_slow_rank_of_doubtful_price_is_open(tmp_path, monkeypatch, share, verdict):
+@pytest.mark.parametrize(
+    ("share", "factor", "verdict"), [(0.015, 1.1, "inconclusive"), (0.008, 1.03, "healthy")]
+)
+def test_a_slow_rank_of_doubtful_price_is_open(tmp_path, monkeypatch, share, factor, verdict):
     mesh = grid(tp=2, dp=4)
-    case = prepared(job(tmp_path, mesh, slow={3: 1.1}), mesh)
+    case = prepared(job(tmp_path, mesh, slow={3: factor}), mesh)
     for module in (no_culprit, evidence_gaps):
         monkeypatch.setattr(module, "most_ns", lambda *_: share * case.step_ns)
     monkeypatch.setattr(evidence_gaps, "least_ns", lambda *_: 0.0)
