@@ -73,11 +73,14 @@ def weights_of(logits: torch.Tensor, grad: torch.Tensor) -> Weights | None:
 
 
 def read_classes(logits: torch.Tensor, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return logits and their gradient without the classes that no row reads, as in a padded vocabulary."""
+    """Return logits and their gradient without the classes that no row reads, as in a padded vocabulary.
+
+    All classes stay where no row counts, as in a micro-batch of padding.
+    """
     if logits.dim() < 2 or logits.shape != grad.shape:
         return logits, grad
     read = (grad != 0).flatten(0, -2).any(0)
-    return (logits, grad) if bool(read.all()) else (logits[..., read], grad[..., read])
+    return (logits[..., read], grad[..., read]) if bool(read.any()) else (logits, grad)
 
 
 def reads_own_rows(logits: torch.Tensor, grad: torch.Tensor, precision: float) -> bool:
