@@ -147,15 +147,20 @@ def moving_work(case: Case) -> MovingStalls | None:
     """Return own times beyond chance in single steps, if of several ranks and 2 % of the step together; else None.
 
     Each may be an accident of its rank; fewer than NO_ACCIDENT are. What hits several ranks in one step alone is one
-    accident, and moves nowhere. None for ranks on CPUs, because their threads get unequal shares of a processor.
+    accident, and moves nowhere; nor does what its longest rank costs alone, but for trifles. None for ranks on CPUs,
+    because their threads get unequal shares of a processor.
     """
     over, model = _accidents(case), case.timeline
     if over is None or model is None or not scattered(over):
         return None
     peers = {row: case.stage_of(row) for row in np.flatnonzero(over.any(axis=1)).tolist()}
-    without = model.step_ns(case.steps.own - over, usual=model.usual(peers, share=0.0))
-    gain = min(model.recorded_ns - without, typical_host_saves_ns(case))
-    return _costly(case, MovingStalls(over, gain, of_work=True))
+
+    def saved(stalls: F64) -> float:
+        return model.recorded_ns - model.step_ns(case.steps.own - stalls, usual=model.usual(peers, share=0.0))
+
+    gain = min(saved(over), typical_host_saves_ns(case))
+    moves = gain - saved(_of_longest_rank(over)) >= MINOR * gain
+    return _costly(case, MovingStalls(over, gain, of_work=True)) if moves else None
 
 
 def stalls_of_the_same(case: Case) -> MovingStalls | None:
@@ -196,9 +201,15 @@ def _moves(over: F64) -> bool:
     if int((over > 0).sum()) < NO_ACCIDENT:
         return False
     longest = over.max(axis=0)
-    rank, step = int(over.sum(axis=1).argmax()), int(longest.argmax())
-    rest = np.delete(over, rank, axis=0).max(axis=0, initial=0.0).sum(), np.delete(longest, step).sum()
+    others = (over - _of_longest_rank(over)).max(axis=0)
+    rest = others.sum(), np.delete(longest, int(longest.argmax())).sum()
     return bool(min(rest) >= MINOR * longest.sum())
+
+
+def _of_longest_rank(over: F64) -> F64:
+    """`over` of the rank that has most of it alone."""
+    row = int(over.sum(axis=1).argmax())
+    return np.asarray(np.where(np.arange(len(over))[:, None] == row, over, 0.0), np.float64)
 
 
 def _in_turn(over: F64) -> bool:
