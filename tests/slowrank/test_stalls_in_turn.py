@@ -144,6 +144,12 @@ def test_few_single_delays_accuse_none(tmp_path):
     assert (found.verdict, found.suspects) == ("inconclusive", ()), found.reason
 
 
+def test_equal_times_have_no_odds():
+    """Their mean is off by a rounding, which is no difference."""
+    equal = np.full((3, 3), 123_456_789.123)
+    assert max(exponential_odds(equal, [np.arange(3)])) == 0.0
+
+
 @pytest.mark.parametrize("ranks", [4, 8, 32])
 def test_odds_of_single_delays(ranks):
     """Neither what ranks differ by in all steps, nor what steps differ by on all ranks, is a delay of one entry."""

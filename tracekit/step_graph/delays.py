@@ -104,9 +104,10 @@ def _odds_of_lines(lines: list[F64]) -> float:
     """
     odds = 0.0
     for line in lines:
-        free, square = len(line) - 1, float(np.square(line - line.mean()).sum())
+        beyond = line - line.min()
+        free, square = len(line) - 1, float(np.square(beyond - beyond.mean()).sum())
         if free > 1 and square > 0:
-            exponential = lgamma(free) - free * log(float((line - line.min()).sum())) - log(len(line))
+            exponential = lgamma(free) - free * log(float(beyond.sum())) - log(len(line))
             normal = lgamma(free / 2) - (free * log(pi * square) + log(len(line))) / 2 - log(2)
             odds += exponential - normal
     return odds
