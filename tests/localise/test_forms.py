@@ -14,8 +14,6 @@ from tests.localise.comms import BLIND_FROM
 from tests.localise.job import HABITS, VERSIONS, Job, Version, draw
 from tests.localise.score import Outcome, begun
 from tests.marks import quick_first
-from tests.paired.jobs import localised
-from tracekit import load, slowrank
 
 BEGIN, WORLD = 7_400_000, 8
 """Where seeds begin that are looked at for a job of a form, and how many ranks it has."""
@@ -64,11 +62,3 @@ def answered(form: str, folder: Path) -> Outcome:
 def test_a_form_names_the_rank_or_stays_open(form, tmp_path):
     outcome = answered(form, tmp_path)
     assert outcome.result in {"right", "inconclusive"}, outcome
-
-
-@pytest.mark.slow
-def test_one_slow_step_beside_harmless_ones_is_named(tmp_path):
-    """Rank 23 of 32 is slow in one step of three; others are longer in other steps, where nobody waits for them."""
-    truth = localised(9_900_455, tmp_path)
-    found = slowrank(load([str(tmp_path)]))
-    assert truth.culprits == tuple(s.rank for s in found.suspects)

@@ -5,8 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tests.paired.jobs import localised
 from tests.slowrank.hosts import host_bound
 from tests.slowrank.jobs import grid, job
+from tracekit import load
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls
 
@@ -180,3 +182,11 @@ def test_several_ranks_are_late_in_one_step(tmp_path):
     assert (found.verdict, found.suspects) == ("inconclusive", ())
     assert found.reason.startswith("ranks 4, 5, 6, 7 work")
     assert sorted(c.rank for c in found.candidates) == list(HALF)
+
+
+@pytest.mark.slow
+def test_one_slow_step_beside_harmless_ones_is_named(tmp_path):
+    """Rank 23 of 32 is slow in one step of three; others are longer in other steps, where nobody waits for them."""
+    truth = localised(9_900_455, tmp_path)
+    found = analyse(load([str(tmp_path)]))
+    assert truth.culprits == tuple(s.rank for s in found.suspects)
