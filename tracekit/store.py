@@ -58,7 +58,7 @@ class RankRecord:
     table_sha256: str = ""  # of the Parquet file; empty in a run that is not kept
     windows: tuple[int, ...] = ()  # begin of each window, ns, where several files were joined
     window_names: tuple[str, ...] = ()  # of each window, where the files' paths tell them apart
-    placed: tuple[int, ...] = ()  # rows of GROUPS of which every event gave the rank's own place, if kept
+    placed: tuple[int, ...] = ()  # rows of GROUPS in which each event gave the rank's own place, if kept
     device: str = ""  # the name of its devices, as the file gives it
 
 

@@ -1,6 +1,8 @@
 """The peak that the roofline needs: of the device that traces name, unless an option gives it."""
 
+import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -86,3 +88,10 @@ def test_other_work_has_a_remedy_and_a_bound(tmp_path):
     (other,) = (p for p in found.parts if p.part == "other_work")
     assert other.brings_ms == pytest.approx(other.mean_ms, rel=0.1)
     assert f"→ {other.remedy}" in floor_text(found)
+
+
+@pytest.mark.parametrize("machine", ["a100", "h100", "h200", "p100"])
+def test_planned_machines_have_the_peak_of_their_device(machine):
+    path = Path(__file__).parents[2] / "reftrain" / "cost" / "hardware" / f"{machine}.toml"
+    known = tomllib.loads(path.read_text(encoding="utf-8"))["device"]["peak_tflops"]
+    assert peak_tflops(f"NVIDIA {machine.upper()}") == known

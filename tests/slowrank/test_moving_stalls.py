@@ -186,7 +186,7 @@ def test_several_ranks_are_late_in_one_step(tmp_path):
 
 @pytest.mark.slow
 def test_one_slow_step_beside_harmless_ones_is_named(tmp_path):
-    """Rank 23 of 32 is slow in one step of three; others are longer in other steps, where nobody waits for them."""
+    """Rank 23 of 32 is slow in one step of three; others are longer in other steps, and no rank waits for them."""
     truth = localised(9_900_455, tmp_path)
     found = analyse(load([str(tmp_path)]))
     assert truth.culprits == tuple(s.rank for s in found.suspects)

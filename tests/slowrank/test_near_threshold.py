@@ -54,7 +54,7 @@ def test_nothing_costs_more_than_it_lasts(tmp_path, monkeypatch):
     ("awaited", "verdict"), [(0.09, "inconclusive"), (0.03, "slow_rank"), (0.0, "slow_rank")]
 )
 def test_a_rank_is_not_named_before_an_unseen_one(tmp_path, awaited, verdict):
-    """The others surely wait for somebody unseen, who may come later than the rank that works longest.
+    """The other ranks wait for an unrecorded rank, which may come later than the rank that works longest.
 
     That rank costs a tenth of the step: it is named while 2 % are left, and costs at least so much less.
     """

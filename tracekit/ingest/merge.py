@@ -240,7 +240,7 @@ KINETO: Final = "kineto"
 
 
 def with_base_times(results: Sequence[FileResult], folder: Path) -> list[FileResult]:
-    """Return `results` with the base time of all other files for those that lost their own, and a row about each.
+    """Return `results` in which each file without a base time has that of all other files, and a row says so.
 
     folder: where tables were just written; others, of a kept run, stay as they are. The base of a table
     stays None where the others disagree.

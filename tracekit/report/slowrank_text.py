@@ -85,7 +85,7 @@ def _next_lines(finding: SlowRankFinding) -> list[Line]:
 
 
 def _causes_named(finding: SlowRankFinding) -> list[str]:
-    """The causes in the answer, each once: that of the verdict, or those that may be; of candidates if it is open."""
+    """The causes that the answer names, each once: the verdict's or its rivals; those of candidates if it is open."""
     if finding.verdict == "inconclusive":
         return [n for n in dict.fromkeys(c.cause for c in finding.candidates) if n != "unknown"]
     if finding.verdict == "healthy" or not finding.cause:
