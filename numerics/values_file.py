@@ -7,6 +7,7 @@ place of each tensor, then the bytes. Files are untrusted: lengths and places ar
 import json
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -71,6 +72,17 @@ class ValuesFile:
             raise CaptureError(f"{path}: its values are cut short; capture the run again")
         self._start = LENGTH_BYTES + length
 
+    @cached_property
+    def _mapped(self) -> np.ndarray:
+        """Return the bytes of the file as one memory map: a map of each tensor costs more than most tensors hold.
+
+        CaptureError where the file has been cut short since its header was read.
+        """
+        found = np.memmap(self.path, np.uint8, "r")
+        if found.size < self._size:
+            raise CaptureError(f"{self.path}: its values are cut short; capture the run again")
+        return found.view(np.ndarray)
+
     @property
     def origin(self) -> dict[str, str]:
         """Return `run` and `rank` of the values, as far as the file gives them."""
@@ -93,7 +105,7 @@ class ValuesFile:
             raise CaptureError(f"{self.path}: values of {key[:80]!r} are cut short; capture the run again")
         if not count:
             return np.zeros(0, name)
-        return np.memmap(self.path, name, "r", self._start + begin, (count,))
+        return self._mapped[self._start + begin : self._start + end].view(name)
 
     def is_bfloat16(self, key: str) -> bool:
         """Return whether `read` returns the bits of bfloat16 numbers."""

@@ -6,6 +6,7 @@ import pytest
 
 from tests.generator import Case, generate
 from tests.generator.mesh import Mesh
+from tests.marks import quick_but
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.causes import CAUSES as ENTRIES
 from tracekit.causes import MECHANISMS
@@ -50,7 +51,7 @@ def answer(case: Case, folder):
     return json.loads(dumps(slowrank_document(analyse(load([str(folder)])))))
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=quick_but(["slow_host", "long_stage"], CASES))
 def told(request, tmp_path_factory):
     """(case, JSON document) of each kind of verdict."""
     options = {

@@ -8,8 +8,8 @@ import pytest
 from tests.docs.shown import PAGES, agrees, printed, sessions
 from tests.house.source import ROOT
 
-QUICK = {"README.md", "docs/guide/stuck.md"}
-"""Pages whose commands take a second; the others are carried out by `make test-all`."""
+QUICK = {"README.md"}
+"""Pages whose commands `make test` carries out; the others are carried out by `make test-all`."""
 TUTORIALS = [page for page in PAGES if ">>> " in page.read_text(encoding="utf-8")]
 
 

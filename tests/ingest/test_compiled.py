@@ -120,7 +120,7 @@ def agreed(compiled):
     return count_of
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("size", [1, 37, 1 << 20])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_is_read_alike(layout, size, compiled):

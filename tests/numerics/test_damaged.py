@@ -20,6 +20,7 @@ from numerics.store import open_capture
 from tests.numerics.synthetic import Plan, write
 from tracekit.errors import InputError
 
+pytestmark = pytest.mark.damaged
 PLAN = Plan(tp=2, dp=2)
 
 
