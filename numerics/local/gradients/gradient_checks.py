@@ -258,12 +258,11 @@ def _wrong_group(
     """Return in words over which wrong group of ranks gradients were summed, and its axis; "", None else."""
     if any(one.check.judged.relation for one in wrong):
         return "", None
-    named = any(one.check.judged.how for one in wrong)  # by the shares of data-parallel ranks
     names = [one.check.tensor.removesuffix(".grad") for one in wrong]
     axis = unsummed_axis(state, {name: recorded[name] for name in names})
-    if axis is not None and not (named and axis == "dp"):
+    if axis is not None:
         return UNSUMMED.format(axis), axis
-    if named:
+    if any(one.check.judged.how for one in wrong):  # by the shares of data-parallel ranks
         return "", None
     return (OTHERS, "dp") if summed_with_others(state, recorded, sums, scale, names) else ("", None)
 

@@ -103,7 +103,7 @@ def test_sixteen_bit_formats_stay_within_their_bounds(runs):
             "skipped",
             "norm.weight.grad",
             "dp",
-            "each steps its own by another gradient",
+            "it was not summed over dp",
             marks=pytest.mark.slow,
         ),
         pytest.param("epsilon", "layers.1.ffn_norm.out", None, None, marks=pytest.mark.slow),
