@@ -77,7 +77,7 @@ def test_fewer_ranks_than_planned_are_refused():
 def _probe(rank, world, store):
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     try:
-        return main({"suspects": [1], "groups": {"tp": [[0, 1], [2, 3]]}, "why": "slow_rank"})
+        return main({"suspects": [1], "hosts": {}, "groups": {"tp": [[0, 1], [2, 3]]}, "why": "slow_rank"})
     finally:
         dist.destroy_process_group()
 
