@@ -7,7 +7,7 @@ import pytest
 
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, job
-from tests.tables.rows import comm, gemm, recorded, row
+from tests.tables.rows import comm, gemm, recorded, row, step
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.opened import matched
 from tracekit.inference.groups.stream_sequences import stream_classes
@@ -71,6 +71,21 @@ def rare_calls(folder, line_ends, groups, more=lambda rank: [], size=None):
     records = tuple(replace(r, groups=found) for r, found in zip(run.ranks, lists, strict=True))
     run = replace(run, groups=groups, ranks=records)
     return run, match([recorded(r, *lines[r], groups=[groups[0]]) for r in range(8)], run.groups)
+
+
+def test_a_late_rank_without_the_last_step_is_compared(tmp_path):
+    """All wait for rank 2, whose window ends before its last call; two ranks each come together otherwise."""
+    lines = {}
+    for rank in range(8):
+        begins = [1000.0 * n + (900 if rank == 2 else 100 * (rank // 2)) for n in range(5)]
+        calls = [comm(at, 950 - at % 1000, None, stream=20) for at in begins[: 4 if rank == 2 else 5]]
+        lines[rank] = [*calls, *(step(n, 1000.0 * n, 1000) for n in range(5))]
+    run = replace(job(tmp_path, grid(dp=8)), groups=())
+    found, named = with_groups_of_streams(
+        run, [recorded(r, *lines[r]) for r in range(8)], {"tp": 2, "pp": 4}, None
+    )
+    members = {g.group: g.ranks for g in found.groups}
+    assert {members[int(n)] for rank in named for n in rank.group} == {tuple(range(8))}
 
 
 WORLD = Group(0, tuple(range(8)), (), ())
@@ -237,7 +252,7 @@ def test_kernels_of_other_libraries_wait_for_the_slow(tmp_path, name):
     """
     lines = [Timeline(rank) for rank in range(8)]
     rng = np.random.default_rng(2)
-    for step in range(5):
+    for number in range(5):
         begins = [line.at for line in lines]
         for _ in range(8):
             for line in lines:
@@ -250,6 +265,6 @@ def test_kernels_of_other_libraries_wait_for_the_slow(tmp_path, name):
         end = max(h[0] for h in handles) + 100
         for line, handle, begin in zip(lines, handles, begins, strict=True):
             line.finish(handle, end)
-            line.step(step, begin)
+            line.step(number, begin)
     found = analyse(write_run(tmp_path, lines, {0: tuple(range(8))}, {0: "dp"}, 8))
     assert ([s.rank for s in found.suspects] == [5]) == (name != "gemm")

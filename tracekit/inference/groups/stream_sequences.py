@@ -18,6 +18,7 @@ from tracekit.rank_events.rank_ops import RankOps
 from tracekit.store import InferredGroup, Run
 from tracekit.thresholds.tables import (
     ENDS_COMPARED,
+    ENOUGH_STEPS,
     LEAST_ALIGNED_ENDS,
     LEAST_ENDS,
     NEARLY_ALL_RANKS,
@@ -173,13 +174,16 @@ def _streams(rank: RankOps, chosen: Mask, *, mixed: bool = False) -> list[_Strea
 
 
 def _class(members: dict[int, _Stream], clocks: Clocks | None, columns: int) -> StreamClass | None:
-    """Return the class of `members` (rank → stream) over steps that nearly all have whole; None if too few ends remain.
+    """Return the class of `members` (rank → stream) over steps that all have whole; None if too few ends remain.
 
-    Ranks that lack one of these steps, or a common clock, belong to the class, but are not compared.
+    Steps that nearly all have count as well where too few are left: the rank that the others wait for lacks the last
+    step most easily. Ranks that lack one of these steps, or a common clock, belong to the class, but are not compared.
     """
     counts = Counter(s for stream in members.values() for s in stream.rows if stream.whole(s))
     most = max(counts.values(), default=0)
-    steps = sorted(s for s, count in counts.items() if count >= NEARLY_ALL_RANKS * most)
+    nearly = sorted(s for s, count in counts.items() if count >= NEARLY_ALL_RANKS * most)
+    every = [s for s in nearly if counts[s] == len(members)]
+    steps = every if len(every) >= ENOUGH_STEPS else nearly
     kept = sorted(r for r, stream in members.items() if all(stream.whole(s) for s in steps))
     if clocks is not None:
         home, _ = Counter(clocks.island[r] for r in kept).most_common(1)[0] if kept else (0, 0)
