@@ -8,6 +8,7 @@ import pytest
 from tests.slowrank.jobs import grid, job
 from tests.tables.rows import comm, gemm, recorded, row
 from tracekit.inference.groups.thread_groups import silent_messages, with_all_to_alls
+from tracekit.inference.groups.unnamed_groups import with_groups_of_streams
 
 KERNEL = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 EXPERTS = [(0, 1, 2, 3), (4, 5, 6, 7)]
@@ -55,6 +56,16 @@ def test_what_leaves_together_is_an_all_to_all(tmp_path, seed):
 def test_messages_stay_messages(tmp_path, given):
     _, ranks = answered(tmp_path, given)
     assert all(set(rank.op) == {"send_recv"} for rank in ranks)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "exchanged"), [({"tp": 2, "dp": 4}, True), ({"tp": 2, "pp": 4}, False), (None, False)]
+)
+def test_ranks_of_no_pipeline_exchange_in_pairs(tmp_path, mesh, exchanged):
+    """The user says that no stages send to each other; else two that leave together may be neighbours."""
+    run = replace(job(tmp_path, grid(dp=8)), groups=() if mesh else job(tmp_path, grid(dp=8)).groups)
+    _, ranks = with_groups_of_streams(run, dealt(PAIRS), mesh, None)
+    assert all(set(rank.op) == {"all_to_all" if exchanged else "send_recv"} for rank in ranks)
 
 
 def test_messages_that_tell_anything_are_not_silent():

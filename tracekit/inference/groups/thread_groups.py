@@ -201,13 +201,15 @@ def silent_messages(rank: RankOps) -> npt.NDArray[np.bool_]:
     return silent if rank.way is None else np.asarray(silent & (rank.way == 0), bool)
 
 
-def with_all_to_alls(run: Run, ranks: list[RankOps], mesh: Mesh) -> tuple[Run, list[RankOps]]:
-    """Return `run` and `ranks` with the all-to-alls among silent messages, in their groups."""
+def with_all_to_alls(
+    run: Run, ranks: list[RankOps], mesh: Mesh, least: int = LEAST_IN_ALL_TO_ALL
+) -> tuple[Run, list[RankOps]]:
+    """Return `run` and `ranks` with the all-to-alls among silent messages, in their groups of `least` ranks or more."""
     recorded = {r.rank for r in ranks}
     classes = stream_classes(ranks, by_place=True, rows=silent_messages)
     found: dict[tuple[int, int], Members] = {}
     for streams, ways in allowed_ways(run, mesh, classes, recorded):
-        alike = _dealt(streams, ways, recorded)
+        alike = _dealt(streams, ways, recorded, least)
         found |= members_of([(streams, alike)], recorded) if alike else {}
     if mesh.stages > 1:
         mute = {r.rank for r in ranks if not _exchanges(r, found)}
@@ -228,14 +230,14 @@ def _exchanges(rank: RankOps, found: Mapping[tuple[int, int], Members]) -> bool:
     return bool(silent.any() or among(rank.op, MESSAGES).any())
 
 
-def _dealt(streams: StreamClass, ways: Sequence[Way], recorded: set[int]) -> list[Way]:
+def _dealt(streams: StreamClass, ways: Sequence[Way], recorded: set[int], least: int) -> list[Way]:
     """Return the ways that fit a class as all-to-alls; empty unless every position shows the same proven groups."""
     by_part = by_parts(streams, ways, recorded)
     parts, together = list(by_part), Together(streams)
     way = choose(together, parts)
     if way is None or not set(ways_by_place(streams, parts).values()) <= {way}:
         return []
-    several = min(len(group) for group in parts[way]) >= LEAST_IN_ALL_TO_ALL
+    several = min(len(group) for group in parts[way]) >= least
     return by_part[parts[way]] if several and together.proven(parts[way]) else []
 
 

@@ -64,7 +64,11 @@ def with_groups_of_streams(
         ranks = [replace(new, stream=old.stream) for new, old in zip(named_ranks, ranks, strict=True)]
     silent = any(silent_messages(r).any() for r in ranks)
     mesh = _mesh(run, ranks, sizes, order) if silent else None
-    return (run, ranks) if mesh is None else with_all_to_alls(run, ranks, mesh)
+    if mesh is None:
+        return run, ranks
+    if sizes is not None and mesh.stages == 1:  # no stage sends to another one, so that two ranks exchange
+        return with_all_to_alls(run, ranks, mesh, least=2)
+    return with_all_to_alls(run, ranks, mesh)
 
 
 def _by_streams(
