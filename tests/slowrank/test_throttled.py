@@ -4,6 +4,7 @@ import pytest
 
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, job, prepared
+from tests.slowrank.test_by_compute import jitter
 from tracekit.analysis.slowrank.analyse import analyse
 
 MESH = grid(tp=2, dp=4)
@@ -17,6 +18,16 @@ def test_a_device_slow_throughout_a_step_is_named(tmp_path, steps):
     assert [(s.rank, s.steps) for s in found.suspects] == [(5, (1,))]
     assert found.suspects[0].lost_ms_per_step == pytest.approx(12 * 0.3 / steps, rel=0.1)
     assert f"the only such step of {steps} recorded" in found.reason
+
+
+@pytest.mark.parametrize("slow", [1.3, 1.0])
+def test_gaps_hide_no_device_slow_throughout_a_step(tmp_path, slow):
+    """Hosts that stop by chance make own times vary by more than the device is slow; its kernels do not."""
+    run = job(tmp_path, MESH, slow={5: slow}, slow_steps={1}, idle=jitter, steps=3, layers=6)
+    found = analyse(run)
+    case = prepared(run, MESH)
+    assert case.found.throughout == ({5} if slow > 1 else set())
+    assert {s.rank for s in found.suspects} == case.found.throughout
 
 
 def reduced_once(folder, *, slow=(), factor=1.0, ranks=8):

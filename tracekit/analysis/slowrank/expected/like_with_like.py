@@ -13,7 +13,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.expected.contention import spun_longer, stretched
 from tracekit.analysis.slowrank.expected.equal_work import Peers, peers_of_work
-from tracekit.analysis.slowrank.expected.excess import rank_excess, recurs
+from tracekit.analysis.slowrank.expected.excess import rank_excess, recurs, throttled
 from tracekit.step_graph.statistics import MAD_TO_SIGMA, Excess, excess, spread, usual_of_others
 from tracekit.steps.dealt_tokens import Dealt, dealt_tokens
 from tracekit.steps.host_need import paced_compute
@@ -110,13 +110,14 @@ def alike_excess(run: Measured, met: Circumstances) -> Excess:
     part of own time shows to be slow get the excess of that part.
     """
     found = rank_excess(run, run.steps.own - met.explained, met.peers)
-    z, mean, value = found.z.copy(), found.mean.copy(), found.value.copy()
+    z, mean, value, once = found.z.copy(), found.mean.copy(), found.value.copy(), found.throughout
     if len(met.of_role):
         z[met.of_role] *= found.sigma / max(found.sigma, noise_of(value[met.of_role]))
     for part, alone in met.parts():
         rows = list(alone)
         z[rows], mean[rows], value[rows] = part.z[rows], part.mean[rows], part.value[rows]
-    return replace(found, z=z, mean=mean, value=value)
+        once |= part.throughout.intersection(rows)
+    return replace(found, z=z, mean=mean, value=value, throughout=once)
 
 
 def _significant(run: Measured, found: Excess) -> Mask:
@@ -132,7 +133,7 @@ def _computes_longer(run: Measured, met: Circumstances, computed: F64) -> tuple[
     for its kernels where others are idle. Gaps that are clearly longer are not chance either.
     """
     parts = computed - met.tokens.beyond - met.beside, run.steps.own - computed - met.role
-    return _alone(run, *parts, met.peers)
+    return _alone(run, *parts, met.peers, of_device=run.on_gpus)
 
 
 def _idles_longer(run: Measured, met: Circumstances, computed: F64) -> tuple[Excess, Mask]:
@@ -148,8 +149,13 @@ def _idles_longer(run: Measured, met: Circumstances, computed: F64) -> tuple[Exc
     return found, apart
 
 
-def _alone(run: Measured, part: F64, rest: F64, peers: Peers) -> tuple[Excess, Mask]:
-    """The excess of `part` of own time (ranks × steps, ns), and whether it alone makes each row slow."""
+def _alone(
+    run: Measured, part: F64, rest: F64, peers: Peers, *, of_device: bool = False
+) -> tuple[Excess, Mask]:
+    """The excess of `part` of own time (ranks × steps, ns), and whether it alone makes each row slow.
+
+    It recurs, or, `of_device`, lasts throughout its one step.
+    """
     floor = NOISE_FLOOR * float(np.nanmedian(run.steps.wall))
     found = excess(part, peers.groups, floor, usual=peers.usual)
     many = len(run.steps.numbers)
@@ -157,7 +163,11 @@ def _alone(run: Measured, part: F64, rest: F64, peers: Peers) -> tuple[Excess, M
         return found, np.zeros(len(run.steps.ranks), bool)
     still = excess(rest, peers.groups, floor, usual=peers.usual)
     own_noise = np.nanstd(np.where(np.isfinite(still.value), still.value, 0.0), axis=1, ddof=1)
-    apart = _significant(run, replace(found, limit=Z_LIMIT)) & recurs(found.value, run.step_ns)
+    lasting = recurs(found.value, run.step_ns)
+    if of_device:
+        found = replace(found, throughout=throttled(run, found, lasting))
+        lasting[list(found.throughout)] = True
+    apart = _significant(run, replace(found, limit=Z_LIMIT)) & lasting
     usual = _spread_elsewhere(run, still.mean, apart)
     error = np.maximum(np.maximum(still.sigma, own_noise) / np.sqrt(many), usual)
     beyond = np.nan_to_num(still.mean)
