@@ -155,7 +155,8 @@ def _counted(
     """Return (operations on channels of each rank (row) in each step (column), how many it lacks there)."""
     ranks, known = np.array(ops.ranks), np.zeros((len(ops.ranks), len(numbers)), np.int64)
     lacking = known.copy()
-    open_ends = {int(r) for r in np.unique(ops.rank[ops.among(("send_recv",))])}
+    peerless = ops.among(("send_recv",)) & (ops.channel < 0) & np.isin(step, numbers)
+    open_ends = {int(r) for r in np.unique(ops.rank[peerless])}
     # Messages of ranks that have some without a peer may be among those: the two ends may count differently.
     asked = [c for c in ops.channels if not (c.p2p and open_ends.intersection(c.members))]
     pairs = [(c.number, found) for c in asked if len(found := _rows(ranks, c.members))]
