@@ -10,10 +10,12 @@ from tests.slowrank.jobs import grid, job, prepared
 from tests.slowrank.known import known
 from tests.tables.rows import events
 from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.answers.culprit_answers import blame_ranks
 from tracekit.analysis.slowrank.answers.open_answers import leave_unseen_open
 from tracekit.analysis.slowrank.decision.no_culprit import rank_may_cost
 from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided, compared_little
 from tracekit.analysis.slowrank.gaps.recurrence import costs_in_others, in_one_step, others_prove_health
+from tracekit.analysis.slowrank.hypotheses.candidates import slow_ranks
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
 from tracekit.findings import Coverage
@@ -84,8 +86,27 @@ def test_work_of_a_cut_step_tells_recurrence(tmp_path, monkeypatch, slow_steps, 
     case = prepared(run, mesh)
     monkeypatch.setattr("tracekit.analysis.slowrank.gaps.recurrence.saved_ns", lambda *_: 0.0)
     row = np.array([case.steps.row(3)])
-    assert costs_in_others(replace(case, cut=case.steps.numbers[1]), row, 1e6) == recurs
+    assert (
+        costs_in_others(replace(case, steps=replace(case.steps, cut=case.steps.numbers[1])), row, 1e6)
+        == recurs
+    )
     assert not costs_in_others(case, row, 1e6)
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_a_pause_counts_once_in_a_cut_step(tmp_path, monkeypatch, idle):
+    """Half of the second step is recorded: a pause may lie in that half, slow compute fills the other one as well."""
+    mesh = grid(dp=8)
+    slow = {"idle": lambda rank, _: 900.0 * (rank == 3)} if idle else {"slow": {3: 1.3}}
+    case = prepared(job(tmp_path, mesh, layers=6, steps=2, jitter=0, **slow), mesh)
+    short = replace(case.steps, wall=case.steps.wall * np.array([1.0, 0.5]), cut=case.steps.numbers[1])
+    assert replace(case, steps=short).cut_off == pytest.approx(0.25, rel=0.01)
+    found = slow_ranks(case)
+    (whole,) = blame_ranks(case, found).suspects
+    monkeypatch.setattr(type(case), "cut_off", 0.25)
+    (cut,) = blame_ranks(case, found).suspects
+    less = whole.lost_ms_per_step / 4 if idle else 0.0
+    assert whole.lost_ms_low - cut.lost_ms_low == pytest.approx(less, abs=0.03 * whole.lost_ms_per_step)
 
 
 @pytest.mark.parametrize(("loads", "verdict"), [(False, "healthy"), (True, "inconclusive")])

@@ -80,8 +80,7 @@ def test_other_replicas_show_that_documents_are_dealt(tmp_path, documents, beyon
     own = np.full((8, 5), 1e8) + value
     case = replace(
         case,
-        cut=case.steps.numbers[-1] if cut else None,
-        steps=replace(case.steps, own=own),
+        steps=replace(case.steps, own=own, cut=case.steps.numbers[-1] if cut else None),
         found=replace(case.found, value=np.where(value > 0, value, 0)),
     )
     first = next(

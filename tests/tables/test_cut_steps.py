@@ -1,5 +1,7 @@
 """A step that the ends of windows cut counts as far as all ranks recorded it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -24,17 +26,26 @@ def counts(ops):
     return {r: int((ops.step[ops.of(r)] == 1).sum()) for r in ops.ranks}
 
 
-def test_a_cut_step_ends_alike_for_all():
-    ops, number = with_cut_step(windows(0, 3), [(0, 1)])
-    assert (number, counts(ops)) == (1, {0: 7, 1: 7})
+@pytest.mark.parametrize("left", [7, 4])
+def test_a_cut_step_ends_alike_for_all(left):
+    ops, number = with_cut_step(windows(0, 10 - left), [(0, 1)])
+    assert (number, counts(ops)) == (1, {0: left, 1: left})
     found = measure(ops)
     assert (found.numbers, found.partial) == ((0, 1), ())
-    assert found.own[:, 1] == pytest.approx([7 * 100_000, 7 * 130_000])
+    assert found.own[:, 1] == pytest.approx([left * 100_000, left * 130_000])
 
 
-@pytest.mark.parametrize(("cut", "steps"), [((0, 0), 2), ((0, 6), 2), ((0, 3), 4)])
+def test_only_steps_recorded_whole_have_a_length():
+    """Windows cut the second step; it is all that is known of a rank that lacks the first."""
+    found = replace(measure(with_cut_step(windows(0, 3), [(0, 1)])[0]), cut=1)
+    assert found.whole == [0]
+    found.own[1, 0] = np.nan
+    assert found.whole == [0, 1]
+
+
+@pytest.mark.parametrize(("cut", "steps"), [((0, 0), 2), ((0, 8), 2), ((0, 10), 2), ((0, 3), 4)])
 def test_whole_or_nearly_empty_steps_stay(cut, steps):
-    """All are whole, one rank has less than half of the step, or enough other steps are whole."""
+    """All are whole, one rank has hardly any of the step, or enough other steps are whole."""
     before = windows(*cut, steps=steps)
     after, number = with_cut_step(before, [(0, 1)])
     assert number is None

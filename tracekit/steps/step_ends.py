@@ -19,7 +19,7 @@ from tracekit.rank_events.rank_ops import RankOps
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.steps.steps import whole_steps
 from tracekit.store import Run
-from tracekit.thresholds.tables import ENOUGH_STEPS, MOST_RANKS, WHOLE_STEP_SHARE
+from tracekit.thresholds.tables import ENOUGH_STEPS, MOST_RANKS
 from tracekit.units import I32, I64
 
 STEP_END: Final = "step_end"
@@ -79,8 +79,7 @@ def with_cut_step(ops: Operations, alike: Sequence[Sequence[int]]) -> tuple[Oper
     """Return (`ops` with a truncated step that ends at the same operations on all ranks, the number of that step).
 
     `alike` are groups of ranks with equal programs, which are cut at the same position. Later operations belong to no
-    step. Unchanged, with None, where enough steps are whole, or no truncated step has the share WHOLE_STEP_SHARE of its
-    operations on every rank.
+    step. Unchanged, with None, where enough steps are whole, or every truncated one holds too little on some rank.
     """
     if not (ops.step != NO_STEP).any():
         return ops, None
@@ -90,17 +89,12 @@ def with_cut_step(ops: Operations, alike: Sequence[Sequence[int]]) -> tuple[Oper
         return ops, None
     for column in np.flatnonzero(share < 1.0).tolist():
         if (share[column + 1 :] < MOST_RANKS).all():
-            least = WHOLE_STEP_SHARE * _usual(ops, numbers)
             kept = _common_begin(ops, numbers[column], alike)
-            if kept is not None and (np.array([len(kept[r]) for r in ops.ranks]) >= least).all():
-                return _cut(ops, numbers[column], kept), numbers[column]
+            found = ops if kept is None else _cut(ops, numbers[column], kept)
+            left, enough = whole_steps(found, found.step)
+            if numbers[column] in left and enough[:, left.index(numbers[column])].all():
+                return found, numbers[column]
     return ops, None
-
-
-def _usual(ops: Operations, numbers: Sequence[int]) -> I64:
-    """Return the number of operations in the fullest step of each rank."""
-    counts = [[int((ops.step[ops.of(r)] == n).sum()) for n in numbers] for r in ops.ranks]
-    return np.asarray(np.array(counts, np.int64).max(axis=1), np.int64)
 
 
 @dataclass

@@ -34,6 +34,14 @@ class Steps:
     labelled: bool  # the traces mark steps; else everything is one step, number 0
     tail: F64  # the part of own, wall and begin that was recorded behind the last step (`with_tails`)
     tail_ends: F64  # end of that part, ns; 0 without one
+    cut: int | None = None  # the number of a step that windows cut: compared as far as all ranks recorded it
+
+    @property
+    def whole(self) -> list[int]:
+        """Return the columns of steps recorded whole, which alone have a length; all where a rank has none of them."""
+        uncut = [c for c, number in enumerate(self.numbers) if number != self.cut]
+        every, whole = (np.isfinite(own).any(axis=1) for own in (self.own, self.own[:, uncut]))
+        return uncut if np.array_equal(every, whole) else list(range(len(self.numbers)))
 
     def row(self, rank: int) -> int:
         """Return the row of `rank`; ValueError where it is not in `ranks`."""
@@ -62,16 +70,13 @@ def measure(ops: Operations, wanted: Sequence[tuple[int | None, int | None]] | N
         if len(keep) < enough:
             keep = [i for i in range(len(numbers)) if share[i] >= least] or keep
     chosen = [numbers[i] for i in keep]
-    shape = (len(ops.ranks), len(chosen))
-    own, wall, begin = np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, np.nan)
+    own, wall, begin = np.full((3, len(ops.ranks), len(chosen)), np.nan)
     for row, rank in enumerate(ops.ranks):
         for column, number in enumerate(chosen):
             if whole[row, keep[column]]:
                 own[row, column], wall[row, column], begin[row, column] = _one(ops, rank, step, number)
     partial = tuple(n for i, n in enumerate(numbers) if i not in keep)
-    return Steps(
-        ops.ranks, tuple(chosen), own, wall, begin, partial, labelled, np.zeros(shape), np.zeros(shape)
-    )
+    return Steps(ops.ranks, tuple(chosen), own, wall, begin, partial, labelled, *np.zeros((2, *own.shape)))
 
 
 def with_tails(ops: Operations, steps: Steps) -> Steps:

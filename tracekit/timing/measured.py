@@ -54,6 +54,11 @@ class Measured:
         return float(np.nanmean(self.steps.wall))
 
     @property
+    def cut_off(self) -> float:
+        """Return the share of a whole step that the mean step lacks because windows cut the end of one."""
+        return max(1.0 - self.step_ns / float(np.nanmean(self.steps.wall[:, self.steps.whole])), 0.0)
+
+    @property
     def missing(self) -> tuple[int, ...]:
         """Return the ranks of the job without a usable trace."""
         return tuple(sorted(set(world_of(self.run, self.ops)) - set(self.ops.ranks)))

@@ -41,7 +41,6 @@ class Case(Measured):
     met: Circumstances  # the confounders of each rank's own time
     found: Excess  # own time of each rank beyond its peers, without confounders
     seen: StepModel | TableModel | None = None  # of the recorded ranks only, if `model` holds unrecorded ones
-    cut: int | None = None  # the number of a step that counts as far as all ranks recorded it
     of_part: bool = False  # no step is whole: what all ranks recorded counts as one step
 
     @property
@@ -135,7 +134,7 @@ class Case(Measured):
             return None
         same = [(n, n + 1) for n in self.steps.numbers] if self.steps.labelled else None
         most, likely = (
-            build(self.run, with_concealed(self.ops, work), self.mesh, same)
+            build(self.run, with_concealed(self.ops, work), self.mesh, same, self.steps.cut)
             for work in (found.most, found.likely)
         )
         return most, likely
@@ -160,18 +159,25 @@ class Case(Measured):
         return self.early_model.pinned(self)
 
 
-def build(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRange] | None) -> Case:
+def build(
+    run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRange] | None, cut: int | None = None
+) -> Case:
     """Return the case of `run`, of the `wanted` steps or of all. Raises InputError where nothing can be compared.
+
+    `cut` is the number of a step that `ops` hold as far as all ranks recorded it.
 
     Where groups are unknown, the model lets ranks of a stage wait for each other if that reproduces the recorded waits.
     """
-    run, ops, cut = _with_cut_step(run, ops, mesh)
+    if cut is None:
+        run, ops, cut = _with_cut_step(run, ops, mesh)
     measured = measure_run(run, ops, mesh, wanted)
+    if cut in measured.steps.numbers:
+        measured = replace(measured, steps=replace(measured.steps, cut=cut))
     m, model = tabulated(measured) or (measured, model_of(measured))
     met = circumstances(m, of_table=model.of_table is not None)
     case = Case(
         m.run, m.ops, m.waits, m.steps, m.clocks, m.mesh, m.buffered, model=model, met=met,
-        found=alike_excess(m, met), cut=cut,
+        found=alike_excess(m, met),
     )  # fmt: skip
     if model.of_table is not None or not (mates(m) >= 0).any():
         return case
@@ -182,7 +188,8 @@ def build(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRange] | N
 def without_steps(case: Case, steps: Collection[int], note: Quality) -> Case:
     """Return the case of the same recording without some steps, for the reason in `note`."""
     run = replace(case.run, quality=(*case.run.quality, note))
-    return build(run, case.ops, case.mesh, [(n, n + 1) for n in case.steps.numbers if n not in steps])
+    kept = [(n, n + 1) for n in case.steps.numbers if n not in steps]
+    return build(run, case.ops, case.mesh, kept, case.steps.cut)
 
 
 def _with_cut_step(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operations, int | None]:

@@ -190,7 +190,7 @@ def without_odd_steps(case: Case) -> Case:
 
 def odd_steps(case: Case) -> tuple[int, ...]:
     """The numbers of the steps that are long because they hold operations that the usual ones do not."""
-    if not (case.steps.labelled and case.cut is None and case.timeline is not None):
+    if not (case.steps.labelled and case.steps.cut is None and case.timeline is not None):
         return ()
     votes = Counter(column for row in range(len(case.steps.ranks)) for column in _odd_columns(case, row))
     most = MAJORITY * len(case.steps.ranks)

@@ -128,7 +128,7 @@ def without_lag_before(
 
     What the rank did before such a step was not recorded, nor how long the others would have waited for it.
     """
-    late = _late(case) if case.cut is None else {}
+    late = _late(case) if case.steps.cut is None else {}
     suspects = {s.rank for s in answer.suspects}
     blamed = answer.verdict == "slow_rank"
     columns = [c for c, ranks in late.items() if not blamed or ranks & suspects]
@@ -156,7 +156,7 @@ def without_accident(case: Case, answer: Answer) -> tuple[Case, Answer]:
     whether anything else is wrong.
     """
     decided = answer.verdict == "healthy" or answer.suspects
-    once = in_one_step(case) if not decided and case.cut is None and case.steps.labelled else None
+    once = in_one_step(case) if not decided and case.steps.cut is None and case.steps.labelled else None
     if once is None or not others_prove_health(case, once) or is_one_of_several(case, once):
         return case, answer
     step = case.steps.numbers[once.column]

@@ -74,7 +74,7 @@ def compared_little(case: Case) -> bool:
     A fault that comes and goes may lie there. What the user left out by choice of steps does not count.
     """
     steps = case.steps
-    if not steps.labelled or len(steps.numbers) > 1:
+    if not steps.labelled or len(steps.whole) > 1:
         return False
     cut = (case.ops.step == NO_STEP) | np.isin(case.ops.step, steps.partial)
     return bool(cut.sum() > case.analysed.sum())

@@ -129,10 +129,11 @@ def costs_in_others(case: Case, rows: I64, gain: float) -> bool:
 
 def _recurs_in_cut(case: Case, rows: I64, longest: int) -> bool:
     """Whether `rows` exceed their peers in a cut step as well, by most of the share of work as in their longest one."""
-    if case.cut not in case.steps.numbers or case.steps.numbers[longest] == case.cut:
+    cut = case.steps.cut
+    if cut is None or case.steps.numbers[longest] == cut:
         return False
     share = np.nan_to_num(case.found.value[rows]).sum(axis=0) / median_by_column(case.steps.own)
-    return bool(share[case.steps.numbers.index(case.cut)] >= MAJORITY * share[longest] > 0)
+    return bool(share[case.steps.numbers.index(cut)] >= MAJORITY * share[longest] > 0)
 
 
 def others_prove_health(case: Case, found: OneStep) -> bool:

@@ -89,7 +89,7 @@ def _documents_show(case: Case, row: int) -> bool:
     """
     rank = case.steps.ranks[row]
     mine = case.mesh.pipeline(rank)
-    whole = np.array([number != case.cut for number in case.steps.numbers])
+    whole = case.steps.whole
     turns: dict[tuple[int, ...], list[F64]] = defaultdict(list)
     for stage in case.stages:
         lines = [case.mesh.pipeline(case.steps.ranks[r]) for r in stage.tolist()]
