@@ -109,7 +109,7 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     Raises ValueError for a rank that `steps` lacks, InputError where its events cannot be read.
     """
     row, source = steps.row(rank), ops.per_rank[rank]
-    columns = np.flatnonzero(np.isfinite(steps.own[row])).tolist()
+    columns = steps.recorded(rank)
     each = windows_of(ops, steps, rank, columns)
     windows = union(*np.concatenate([each, tails_of(steps, rank, columns)], axis=1))
     if not len(windows[0]):

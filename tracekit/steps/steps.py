@@ -35,6 +35,7 @@ class Steps:
     tail: F64  # the part of own, wall and begin that was recorded behind the last step (`with_tails`)
     tail_ends: F64  # end of that part, ns; 0 without one
     cut: int | None = None  # the number of a step that windows cut: compared as far as all ranks recorded it
+    begun_late: tuple[tuple[int, int], ...] = ()  # (step, rank) with a late begin that counts as own time
 
     @property
     def whole(self) -> list[int]:
@@ -42,6 +43,11 @@ class Steps:
         uncut = [c for c, number in enumerate(self.numbers) if number != self.cut]
         every, whole = (np.isfinite(own).any(axis=1) for own in (self.own, self.own[:, uncut]))
         return uncut if np.array_equal(every, whole) else list(range(len(self.numbers)))
+
+    def recorded(self, rank: int) -> list[int]:
+        """Return the columns of which the rank recorded all own time: whole steps that it did not begin late."""
+        known = np.isfinite(self.own[self.row(rank)]).tolist()
+        return [c for c, n in enumerate(self.numbers) if known[c] and (n, rank) not in self.begun_late]
 
     def row(self, rank: int) -> int:
         """Return the row of `rank`; ValueError where it is not in `ranks`."""

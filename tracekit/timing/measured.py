@@ -18,8 +18,10 @@ from tracekit.mesh import Mesh
 from tracekit.mesh.parts import ALL_TO_ALL
 from tracekit.rank_events.coded_words import Column, numbered
 from tracekit.rank_events.step_marks import NO_STEP
+from tracekit.steps.medians import median_by_column
 from tracekit.steps.steps import Steps, compute_in_steps, measure, with_tails
 from tracekit.store import Run
+from tracekit.thresholds.slowrank import CLEAR_SHARE
 from tracekit.timing.buffered_sends import Buffered, buffered_sends
 from tracekit.timing.waits import Waits, measure_waits
 from tracekit.units import F64, I64, Mask
@@ -202,7 +204,8 @@ def measure_run(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRang
     waits = measure_waits(ops, clocks, eager=buffered.eager)
     if len(steps.numbers) == 1:
         steps = _with_late_start(ops, steps, clocks)
-    return Measured(run, ops, waits, with_tails(ops, steps), clocks, mesh, buffered)
+    found = Measured(run, ops, waits, with_tails(ops, steps), clocks, mesh, buffered)
+    return replace(found, steps=_with_late_begins(found.steps, found.stages))
 
 
 def _one_window(ops: Operations) -> bool:
@@ -213,7 +216,7 @@ def _one_window(ops: Operations) -> bool:
 def _with_late_start(ops: Operations, steps: Steps, clocks: Clocks) -> Steps:
     """Return a single step with own times from one common moment, so that a late entry counts as delay.
 
-    With several steps the first begin is left out instead, because profilers start at different times.
+    With several steps `_with_late_begins` decides, because profilers start at different times.
     """
     starts = [ops.start[ops.of(r)] for r in steps.ranks]
     labels = [ops.step[ops.of(r)] for r in steps.ranks]
@@ -227,6 +230,38 @@ def _with_late_start(ops: Operations, steps: Steps, clocks: Clocks) -> Steps:
     earliest = np.nanmin(aligned) if np.isfinite(aligned).any() else 0.0
     late = (aligned - earliest)[:, None]
     return replace(steps, own=steps.own + late, wall=steps.wall + late, begin=steps.begin - late)
+
+
+def _with_late_begins(steps: Steps, stages: Rows) -> Steps:
+    """Return several steps with the delay of a late begin as own time, as far as every later step of the rank shows it.
+
+    A host that pauses, or waits for its data, before every step did so before the first step of its window as well, and
+    its peers waited for that. `stages` hold rows of ranks that do the same work. A delay below `CLEAR_SHARE` of a step
+    is not added.
+    """
+    firsts = np.append(0, np.flatnonzero(np.diff(steps.numbers) > 1) + 1)
+    later = np.setdiff1d(np.arange(len(steps.numbers)), firsts)
+    if not steps.labelled or not len(later):
+        return steps
+    late, least = np.zeros(steps.own.shape), CLEAR_SHARE * float(np.nanmedian(steps.wall[:, later]))
+    for stage in stages:
+        for row in stage.tolist() if len(stage) > 1 else ():
+            found = _late(steps, row, np.setdiff1d(stage, row), firsts, later)
+            late[row, firsts] = np.where(found >= least, found, 0.0)
+    begun = tuple((steps.numbers[c], steps.ranks[r]) for r, c in np.argwhere(late).tolist())
+    own, wall, begin = steps.own + late, steps.wall + late, steps.begin - late
+    return replace(steps, own=own, wall=wall, begin=begin, begun_late=begun)
+
+
+def _late(steps: Steps, row: int, others: I64, firsts: I64, later: I64) -> F64:
+    """Return by window how late a rank began it for a delay of every later step, ns; NaN where unknown.
+
+    Ranks end a step together, so that its first step is shorter than that of `others` by the late begin.
+    """
+    shorter = median_by_column(steps.wall[others]) - steps.wall[row]
+    beyond = steps.own[row] - median_by_column(steps.own[others])
+    lag = shorter[firsts] - max(float(shorter[later].max()), 0.0)
+    return np.asarray(np.minimum(lag, beyond[later].min() - beyond[firsts]), np.float64)
 
 
 def of_one_rank(run: Run, error: InputError) -> InputError:

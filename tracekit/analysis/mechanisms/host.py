@@ -123,8 +123,7 @@ def _pauses(of: _Host, ops: Operations, rank: int) -> Intervals:
 
 def _read(run: Run, ops: Operations, steps: Steps, rank: int) -> _Host:
     """The events of the host of a rank."""
-    row = steps.row(rank)
-    columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
+    columns = steps.recorded(rank)
     events = run.events(rank, ["ts", "dur", "cat", "name", "tid"])
     host = ~np.isin(matches(events, "cat", lambda c: c), _DEVICE) & ~truth(events, "name", _STEP)
     start = ints(events, "ts", 0)
@@ -188,7 +187,7 @@ def _when(run: Run, ops: Operations, steps: Steps, rank: int, begins: I64) -> st
 
 def _steps_with(ops: Operations, steps: Steps, rank: int, begins: I64) -> set[int]:
     """The columns of steps of a rank in which something begins at `begins`."""
-    columns = np.flatnonzero(np.isfinite(steps.own[steps.row(rank)])).tolist()
+    columns = steps.recorded(rank)
     each = windows_of(ops, steps, rank, columns) if len(begins) else (begins, begins)
     return {
         c for c, begin, end in zip(columns, *each, strict=False) if ((begins >= begin) & (begins < end)).any()

@@ -199,6 +199,10 @@ def _doubts(case: Case) -> list[Quality]:
     if case.steps.partial:
         what = f"not recorded whole on enough ranks: {listed(case.steps.partial)}"
         rows.append(Quality("partial_steps", None, len(case.steps.partial), what))
+    if late := case.steps.begun_late:
+        numbers, late_by = (sorted(set(part)) for part in zip(*late, strict=True))
+        what = f"{ranks_in_words(late_by)} began step {listed(numbers)} late, as each later one: it counts as own time"
+        rows.append(Quality("late_begin", None, len(late), what))
     if ranks := case.unmeasured:
         what = (
             f"{ranks_in_words(ranks)} recorded none of the compared steps whole: own times are unknown there"

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
-
 from tracekit.analysis.slowrank.answers import harmless, slow_launch
 from tracekit.analysis.slowrank.answers.hidden_rank import with_hidden_rank, with_most_of_it
 from tracekit.analysis.slowrank.case import Case, without_steps
@@ -25,9 +23,7 @@ from tracekit.analysis.slowrank.gaps.recurrence import (
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import moving_stalls, moving_work
 from tracekit.analysis.slowrank.suspects import Answer, left_open
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import with_typical_unseen
-from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Quality
-from tracekit.thresholds.slowrank import CLEAR_SHARE
 
 Rule = Callable[[Evidence], Answer | None]
 """Returns the answer about a case; None where the rule does not apply, and the next one is asked."""
@@ -78,7 +74,7 @@ def concluded(case: Case) -> tuple[Case, Answer]:
 
 def _challenged(case: Case) -> tuple[Case, Answer]:
     """The answer about all steps of a case after all challenges, and the case that it rests on."""
-    case, answer = without_lag_before(*_judged(case), _judged)
+    case, answer = _judged(case)
     for challenge in CHALLENGES:
         left = challenge(case, answer)
         if left is not answer:
@@ -121,32 +117,6 @@ def _judged(case: Case) -> tuple[Case, Answer]:
     return case, answer
 
 
-def without_lag_before(
-    case: Case, answer: Answer, judged: Callable[[Case], tuple[Case, Answer]]
-) -> tuple[Case, Answer]:
-    """The case and answer without first steps of windows that a slow rank began late; unchanged if they name others.
-
-    What the rank did before such a step was not recorded, nor how long the others would have waited for it.
-    """
-    late = _late(case) if case.steps.cut is None else {}
-    suspects = {s.rank for s in answer.suspects}
-    blamed = answer.verdict == "slow_rank"
-    columns = [c for c, ranks in late.items() if not blamed or ranks & suspects]
-    if not columns or len(case.steps.numbers) - len(columns) < 2:
-        return case, answer
-    steps = [case.steps.numbers[c] for c in columns]
-    began = set.union(*(late[c] for c in columns))
-    first = min(began & suspects or began)
-    left, them = f"steps {listed(steps)} are left out", "them"
-    if len(steps) == 1:
-        left, them = f"step {steps[0]} is left out", "it"
-    detail = f"{left}: rank {first} began {them} late, after a delay before the recording"
-    rest, again = judged(without_steps(case, steps, Quality("late_begin", None, len(steps), detail)))
-    found = {s.rank for s in again.suspects} if again.verdict == "slow_rank" else set()
-    kept = began & suspects <= found <= suspects if blamed else bool(found) and found <= began
-    return (rest, again) if kept else (case, answer)
-
-
 def without_accident(case: Case, answer: Answer) -> tuple[Case, Answer]:
     """Return the case and answer without the one step in which a rank had an accident; unchanged where that stays open.
 
@@ -172,21 +142,3 @@ def is_one_of_several(case: Case, once: OneStep) -> bool:
     """Return whether the delay of `once` is one of several, of ranks in turn or of all ranks together."""
     found = [several for several in (moving_stalls(case), moving_work(case)) if several is not None]
     return any((several.over[list(once.rows), once.column] > 0).all() for several in found)
-
-
-def _late(case: Case) -> dict[int, set[int]]:
-    """The ranks that began the first step of a window late, by the step's column.
-
-    It is shorter than the others' by `CLEAR_SHARE` of a step more than any later step.
-    """
-    if not case.steps.labelled or len(case.steps.numbers) <= 2:
-        return {}
-    firsts = [0, *(np.flatnonzero(np.diff(case.steps.numbers) > 1) + 1).tolist()]
-    if len(firsts) == len(case.steps.numbers):
-        return {}
-    missed = np.nanmedian(case.steps.wall, axis=0) - case.steps.wall
-    later = np.delete(missed, firsts, axis=1)
-    usual = np.nanmax(np.where(np.isfinite(later), later, 0.0), axis=1, initial=0.0)
-    least = CLEAR_SHARE * float(np.nanmedian(np.delete(case.steps.wall, firsts, axis=1)))
-    found = {c: np.flatnonzero(np.isfinite(missed[:, c]) & (missed[:, c] - usual >= least)) for c in firsts}
-    return {c: {case.steps.ranks[row] for row in rows.tolist()} for c, rows in found.items() if len(rows)}
