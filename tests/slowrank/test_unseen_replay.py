@@ -40,8 +40,8 @@ def test_a_replay_that_explains_leaves_no_wait_for_unseen(tmp_path):
     told = with_typical_unseen(case)
     assert case.seen is None
     assert told.seen is case.model
-    assert waited_for_unseen(told).known < 0.1 * waited_for_missing(case).known
-    assert waited_for_unseen(told).undecided == waited_for_missing(case).undecided
+    assert waited_for_unseen(told, told.steps.own).known < 0.1 * waited_for_missing(case).known
+    assert waited_for_unseen(told, told.steps.own).undecided == waited_for_missing(case).undecided
 
 
 def test_few_recorded_ranks_are_replayed_alone(tmp_path):

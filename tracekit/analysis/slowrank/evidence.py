@@ -58,8 +58,7 @@ class Kind(Enum):
 class Gap:
     """What the evidence does not show, as a clause, and the most that it could hide, ns a step; with what would decide.
 
-    candidates: the ranks that it may hide as slow. decides: whether it leaves a job open if it could hide the
-    threshold; what does not is only listed beside the answer.
+    candidates: the ranks that it may hide as slow. decides: whether it leaves a job open, or is only listed.
     """
 
     what: str
@@ -187,8 +186,9 @@ class Evidence:
 
     @cached_property
     def unseen(self) -> Unseen:
-        """The time that the recorded ranks wait for ranks without a trace."""
-        return waited_for_unseen(self.case)
+        """The time that the recorded ranks wait for ranks without a trace, as far as it makes steps longer."""
+        cured = typical_without(self.case, significant_rows(self.case, CANDIDATE_SHARE))
+        return waited_for_unseen(self.case, cured)
 
     @cached_property
     def stalls(self) -> MovingStalls | None:

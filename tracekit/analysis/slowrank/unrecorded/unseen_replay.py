@@ -1,7 +1,8 @@
-"""The waits of recorded ranks beyond a replay in which ranks without a trace work like typical peers.
+"""The waits of recorded ranks beyond a replay in which ranks without a trace work like typical peers, or need no time.
 
-Where that replay reproduces the recording better than one of the recorded ranks alone, and leaves no long wait of any
-rank unexplained, the recorded ranks explain the recording without a slow unrecorded rank.
+Where the first reproduces the recording better than one of the recorded ranks alone, and leaves no long wait of any
+rank unexplained, the recorded ranks explain the recording without a slow unrecorded rank. The second bounds what such
+ranks cost, however many are slow: no cure of theirs makes a step shorter than the recorded ranks need.
 """
 
 from collections import defaultdict
@@ -18,7 +19,8 @@ from tracekit.analysis.slowrank.unrecorded.unrecorded import (
     waited_for_missing,
 )
 from tracekit.step_graph.unseen_ranks import with_unseen
-from tracekit.thresholds.slowrank import CLEAR_SHARE, MIN_LOST_SHARE
+from tracekit.thresholds.slowrank import CLEAR_SHARE, MIN_LOST_SHARE, MOST_STRETCHED
+from tracekit.units import F64
 
 
 def with_typical_unseen(case: Case) -> Case | None:
@@ -35,19 +37,49 @@ def with_typical_unseen(case: Case) -> Case | None:
     return found if found.residual_ns < allowed and _left(found) < least else None
 
 
-def waited_for_unseen(case: Case) -> Unseen:
-    """The wait of recorded ranks for ranks without a trace; reduced by the replay with typical ones where it fits.
+def waited_for_unseen(case: Case, own: F64) -> Unseen:
+    """The wait of recorded ranks for ranks without a trace; reduced by both replays.
 
-    Time without anything to compare with stays undecided: a replay that fits can name a rank, but does not prove
-    health.
+    Time without anything to compare with stays undecided as far as it makes steps longer: a replay with typical ranks
+    that fits can name a rank, but does not prove health. `own` are times without slow recorded ranks, as in
+    `saved_without_waits_ns`: these may hide such a wait.
     """
     unseen = waited_for_missing(case)
-    if case.seen is None:
+    if case.seen is not None:
+        left = _left(case)
+        transfers = _transfers(case)
+        awaited = max(left, beyond_network(case, transfers), beyond_others(case, transfers))
+        unseen = replace(unseen, known=min(unseen.known, left), awaited=min(unseen.awaited, awaited))
+    if max(unseen.known, unseen.undecided) < MIN_LOST_SHARE * case.step_ns:
         return unseen
-    left = _left(case)
-    transfers = _transfers(case)
-    awaited = max(left, beyond_network(case, transfers), beyond_others(case, transfers))
-    return replace(unseen, known=min(unseen.known, left), awaited=min(unseen.awaited, awaited))
+    most = saved_without_waits_ns(case, own)
+    return replace(unseen, known=min(unseen.known, most), undecided=min(unseen.undecided, most))
+
+
+def saved_without_waits_ns(case: Case, own: F64) -> float:
+    """Return the most that a step saves if no rank waits for ranks without a trace, ns; infinite for a table.
+
+    Recorded ranks take the times `own` (ranks × steps, ns), without the most that communication not matched with all
+    members adds to kernels beside it; such operations take no time. The model's own error is added.
+    """
+    model = case.pinned_model.of_traces
+    if model is None:
+        return np.inf
+    ops, steps = case.ops, case.steps
+    rows = np.flatnonzero(case.analysed & ~case.matched)
+    number = model.instance[rows]
+    fixed, transfer = model.fixed.copy(), model.transfer.copy()
+    fixed[rows] = np.minimum(fixed[rows], 0.0)  # -1 where it does not complete by itself
+    transfer[number[number >= 0]] = 0.0
+    hidden, column = np.zeros(steps.own.shape), np.zeros(len(rows), np.int64)
+    if steps.labelled:
+        column = np.searchsorted(steps.numbers, ops.step[rows])
+    beside = (ops.end - ops.start - ops.exposed)[rows]
+    np.add.at(hidden, (np.searchsorted(steps.ranks, ops.rank[rows]), column), beside)
+    least = model.retimed(fixed=fixed, transfer=transfer).step_ns(
+        np.maximum(own - MOST_STRETCHED * hidden, 0.0)
+    )
+    return max(model.recorded_ns - least, 0.0) + case.pinned_residual_ns
 
 
 def _transfers(case: Case) -> dict[int, float]:
