@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from tests.causes.cell import step_ms
+from tests.marks import quick_first
 from tests.simulate.case import setup_of, written
 from tests.slowrank.events import Timeline, write_run
-from tests.slowrank.jobs import TRANSFER_US, grid, prepared
+from tests.slowrank.jobs import TRANSFER_US, grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.expected.same_kernels import at_places, stage_pace
 from tracekit.ingest import load
@@ -84,3 +85,23 @@ def test_a_slow_stage_short_by_design_is_priced(tmp_path, factor):
         gain = step_ms(setup, setup.faults) - step_ms(setup)
         promised = finding.what_if.step_ms - finding.what_if.without_suspects_ms
         assert promised == pytest.approx(gain, rel=0.05)
+
+
+@pytest.mark.parametrize("lost", quick_first(1, [{3, 5, 6, 7}, {9, 11, 12, 13, 14, 15}]))
+def test_a_stage_with_unseen_ranks_is_priced(tmp_path, lost):
+    """Unmatched messages wait for unseen ranks of the stage: the model that reproduces them proves a price."""
+    mesh = grid(pp=2, dp=8)
+    slow = {rank: 1.2 for rank in mesh.coordinates if mesh.stage(rank) == 1}
+    found = analyse(job(tmp_path, mesh, slow=slow, lost=lost, steps=3))
+    assert found.cause == "stage_imbalance"
+    assert {s.rank for s in found.suspects} <= set(slow)
+    saved = found.what_if.step_ms * (1 - 1 / 1.2)
+    assert all(s.lost_ms_low < saved < s.lost_ms_high for s in found.suspects)
+
+
+def test_an_unseen_rank_later_than_a_long_stage_leaves_it_open(tmp_path):
+    """The waits of its pipeline are longer than the stage explains: a cure of the stage may save nothing."""
+    mesh = grid(pp=4, dp=4)
+    slow = {rank: 1.08 for rank in mesh.coordinates if mesh.stage(rank) == 3} | {2: 1.1}
+    found = analyse(job(tmp_path, mesh, slow=slow, lost={2, 6, 9, 11}, steps=3))
+    assert found.verdict == "inconclusive"

@@ -52,6 +52,11 @@ class Price:
         return replace(self, low=max(self.low - doubt, 0.0), high=self.high + doubt)
 
 
+def explained_from(case: Case) -> float:
+    """Return the least saving of the step model that counts as explained, ns: its error may have another cause."""
+    return NORMAL_95 * case.residual_ns
+
+
 def saved_by(models: Timelines, cured: Callable[[StepModel], float]) -> Price:
     """Return what a cure saves, ns a step; `cured` gives the length of a step with it, whatever unmatched waits are."""
     low, best, high = (m.recorded_ns - cured(m) for m in (models.pinned, models.likely, models.free))

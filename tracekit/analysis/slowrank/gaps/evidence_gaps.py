@@ -18,12 +18,12 @@ from tracekit.analysis.slowrank.hypotheses.candidates import (
     likely_saved_ns,
     significant_rows,
 )
-from tracekit.analysis.slowrank.price import Price, may_cost_ns, rank_doubt_ns
+from tracekit.analysis.slowrank.price import Price, explained_from, may_cost_ns, rank_doubt_ns
 from tracekit.analysis.slowrank.wording import fewest_traces
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.step_graph.replay import StepModel
-from tracekit.step_graph.statistics import NORMAL_95, confidence
+from tracekit.step_graph.statistics import confidence
 from tracekit.step_graph.table_model import TableModel
 from tracekit.steps.medians import of_rows
 from tracekit.thresholds.slowrank import (
@@ -108,11 +108,6 @@ def early_use_ns(case: Case, rows: I64) -> float:
     """
     model, early = case.seen or case.model, case.early_model
     return 0.0 if early is model else max(_saved_ns(case, model, rows) - _saved_ns(case, early, rows), 0.0)
-
-
-def explained_from(case: Case) -> float:
-    """The least saving of the step model that counts as explained, ns: its error may have another cause."""
-    return NORMAL_95 * case.residual_ns
 
 
 def _saved_ns(case: Case, model: StepModel | TableModel, rows: I64) -> float:

@@ -21,9 +21,8 @@ from tracekit.analysis.slowrank.hypotheses.candidates import (
     typical_without,
     usual_of,
 )
-from tracekit.analysis.slowrank.price import Price
+from tracekit.analysis.slowrank.price import Price, explained_from
 from tracekit.step_graph.replay import StepModel, Usual
-from tracekit.step_graph.statistics import NORMAL_95
 from tracekit.thresholds.slowrank import MINOR, MOST_STRETCHED
 from tracekit.units import F64, I64, Mask
 
@@ -46,7 +45,7 @@ def price_of(case: Case, late: F64) -> Price:
     low += models.pinned.recorded_ns - models.likely.recorded_ns
     early = case.early_model.of_traces or models.likely
     saved = (m.recorded_ns - without_link(case, m, late).step_ns(own) for m in (models.likely, early))
-    low = max(low, min(saved) - NORMAL_95 * case.residual_ns)
+    low = max(low, min(saved) - explained_from(case))
     beside, usual = not_awaiting(case, own, late)
     gain = models.likely.recorded_ns - without_link(case, models.likely, late).step_ns(beside, usual=usual)
     hidden = (case.waits.wait - case.waits.exposed_wait).astype(np.float64)

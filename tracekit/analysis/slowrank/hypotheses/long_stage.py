@@ -19,12 +19,13 @@ from tracekit.analysis.slowrank.expected.same_kernels import stage_pace
 from tracekit.analysis.slowrank.hypotheses.excess_parts import paused_hosts
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns, without_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, launches_alike
-from tracekit.analysis.slowrank.price import Price, saved_by
+from tracekit.analysis.slowrank.price import Price, explained_from, saved_by
 from tracekit.step_graph.statistics import NO_ROWS, Excess, confidence, excess, median_of_others
 from tracekit.steps.host_need import launch_pace
 from tracekit.steps.medians import median_by_column
 from tracekit.thresholds.slowrank import (
     CHANCE,
+    LITTLE_SHARE,
     MAJORITY,
     MIN_LOST_SHARE,
     NODE_RANKS,
@@ -262,7 +263,11 @@ def _price(case: Case, found: Sequence[_Longer]) -> LongStage:
         high = max(gain, case.table.recorded_ns - case.table.step_ns(cured, None, usual)) + case.residual_ns
     else:
         gain = max(case.model.recorded_ns - case.model.step_ns(cured), 0.0)
-        low = case.pinned_model.recorded_ns - case.pinned_model.step_ns(cured)
+        pinned, early = (m.recorded_ns - m.step_ns(cured) for m in (case.pinned_model, case.early_model))
+        exact = (
+            case.residual_ns < LITTLE_SHARE * case.step_ns
+        )  # else an unseen rank may come later than the stage
+        low = max(pinned, min(gain, early) - explained_from(case)) if exact else pinned
         high = case.model.recorded_ns - case.free_model.step_ns(cured) + case.residual_ns
     price = Price.between(low, gain, min(max(high, gain), max(most, gain)))
     pace = found[0].pace if all(one.pace for one in found) else None  # one of them has more work
