@@ -48,6 +48,17 @@ def test_a_wider_spread_of_ranks_widens_the_doubt(tmp_path):
     assert doubts[0] < doubts[1] / 5
 
 
+def test_ranks_slow_alike_do_not_widen_the_doubt(tmp_path):
+    """A cured rank works like typical peers, not like others of its slow node, although these cost nothing."""
+    spreads = []
+    for also in ({}, {4: 1.3, 7: 1.25}):
+        folder = tmp_path / f"{len(also)}"
+        folder.mkdir()
+        case, _ = opened(job(folder, MESH, slow={5: 1.3} | also), None, None, None, None)
+        spreads.append(spread_of_ranks(case, np.array([case.steps.row(5)])))
+    assert spreads[1] < 2 * spreads[0]
+
+
 def test_ranks_late_together_each_carry_the_whole_price(tmp_path):
     """A tensor group with a late loader: the cure of one rank alone saves nothing."""
     case = prepared(job(tmp_path, MESH, idle=lambda rank, _: 300.0 * (rank in {4, 5})), MESH)

@@ -2,9 +2,11 @@
 
 import pytest
 
+from tests.localise import case as localise
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.hypotheses.candidates import price, slow_ranks
+from tracekit.ingest import load
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 
 MESH = grid(dp=12)
@@ -33,3 +35,12 @@ def test_all_ranks_of_a_slow_node_are_named(tmp_path):
     found = analyse(job(tmp_path, MESH, slow={0: 1.033, 1: 1.033, 2: 1.033}, jitter=0.02, layers=6))
     assert found.verdict == "slow_rank"
     assert {s.rank for s in found.suspects} == {0, 1, 2}
+
+
+def test_ranks_with_slack_are_cured_with_their_host(tmp_path):
+    """One stage of the host has slack, so that each of its ranks costs little; without them the price is too low."""
+    made = localise.make(9900379)
+    localise.save(made, tmp_path)
+    found = analyse(load([str(tmp_path)]))
+    assert {s.rank for s in found.suspects} == set(made.culprits)
+    assert found.what_if.slowdown == pytest.approx(made.slowdown, abs=0.002)

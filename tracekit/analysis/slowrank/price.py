@@ -9,7 +9,7 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case, Timelines
 from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.statistics import NORMAL_95
-from tracekit.thresholds.slowrank import LITTLE_SHARE, MAJORITY, MIN_LOST_SHARE
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, LITTLE_SHARE, MAJORITY, MIN_LOST_SHARE
 from tracekit.units import F64, I64, ms
 
 NOT_EXACT: Final = "the model of the steps is not exact enough for a price so near the threshold"
@@ -111,17 +111,25 @@ def link_doubt_ns(case: Case, gain: float, z: float) -> float:
 def spread_of_ranks(case: Case, rows: I64, *, slower: bool = False) -> float:
     """Return the standard deviation of mean own times between ranks of the same work without `rows`, ns.
 
+    Without others that are slow alike, such as those of the same node, as well: a cured rank does not work like them.
     Where one part of own time alone shows that `rows` are slow, that of this part, but at least half a percent of the
     step. Devices of one kind differ by that much where too few ranks show it. With `slower` that of a distribution with
     both sides like that of ranks above the median.
     """
-    least = LITTLE_SHARE * case.step_ns
-    spread = _pooled(case, case.found.mean, rows, slower=slower)
+    least, slow = LITTLE_SHARE * case.step_ns, np.union1d(rows, _slow_alike(case, rows))
+    spread = _pooled(case, case.found.mean, slow, slower=slower)
     if spread is None:
         return least
     parts = (part.mean for part, alone in case.met.parts() if set(rows.tolist()) <= set(alone))
-    of_part = _pooled(case, next(parts, case.found.mean), rows, slower=slower)
+    of_part = _pooled(case, next(parts, case.found.mean), slow, slower=slower)
     return min(spread, max(of_part or 0.0, least))
+
+
+def _slow_alike(case: Case, rows: I64) -> I64:
+    """The rows with a significant excess of a fair share of that of each of `rows`, whatever they cost."""
+    mean, z = np.nan_to_num(case.found.mean), np.nan_to_num(case.found.z)
+    least = max(MAJORITY * float(mean[rows].min()), CANDIDATE_SHARE * case.step_ns)
+    return np.flatnonzero((z > case.found.limit) & (mean >= least))
 
 
 def _pooled(case: Case, mean: F64, rows: I64, *, slower: bool) -> float | None:

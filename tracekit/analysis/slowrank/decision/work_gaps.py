@@ -4,15 +4,21 @@ In any job noise makes one of many ranks the longest. Chance lengthens single op
 of a step. Where whole parts are longer, on changing ranks, there is a cause, although none was found.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence, Gap
+from tracekit.analysis.slowrank.expected.equal_work import QuickRanks
 from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps, what_would_decide, why_open
-from tracekit.analysis.slowrank.hypotheses.candidates import like_quick_ns
+from tracekit.analysis.slowrank.hypotheses.candidates import (
+    bounded,
+    significant_rows,
+    typical_without,
+    usual_of,
+)
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import dispersion, unexplained_ns
 from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_bounds
 from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_ranks, varies_ns
@@ -22,9 +28,17 @@ from tracekit.analysis.slowrank.wording import ranks_in_words
 from tracekit.step_graph.delays import exponential_odds
 from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
 from tracekit.step_graph.statistics import spread
-from tracekit.thresholds.slowrank import CLEAR_SHARE, MINOR, RANKS_LISTED, UNEVEN_RATIO, Z_LIMIT
+from tracekit.steps.medians import median_by_column
+from tracekit.thresholds.slowrank import (
+    CANDIDATE_SHARE,
+    CLEAR_SHARE,
+    MINOR,
+    RANKS_LISTED,
+    UNEVEN_RATIO,
+    Z_LIMIT,
+)
 from tracekit.timing.measured import Rows
-from tracekit.units import ms
+from tracekit.units import I64, ms
 
 
 def table_is_unexplained(e: Evidence) -> Iterator[Gap]:
@@ -105,7 +119,7 @@ def few_ranks_are_quick(e: Evidence) -> Iterator[Gap]:
     case, quick = e.case, [one for one in e.case.met.peers.quick if one.work != "equal"]
     for one in quick:
         unknown = [other for other in quick if other.work == one.work == "unknown"]
-        saved = like_quick_ns(case, unknown or [one])
+        saved = _like_quick_ns(case, unknown or [one])
         ranks = ranks_in_words([case.steps.ranks[row] for row in one.rows])
         shorter = ms(float(np.nanmean(case.steps.own[one.others]) - np.nanmean(case.steps.own[one.rows])))
         what = f"{ranks} work {shorter:.1f} ms a step shorter than the {len(one.others)} others of the stage"
@@ -113,6 +127,23 @@ def few_ranks_are_quick(e: Evidence) -> Iterator[Gap]:
         rows = one.others[:RANKS_LISTED].tolist() if unknown else ()
         slow = tuple(suspect_of(case, row, Price.up_to(saved), 0.0, "unknown", ()) for row in rows)
         yield Gap(what, saved, _SIZES, slow, decides=bool(unknown))
+
+
+def _like_quick_ns(case: Case, quick: Sequence[QuickRanks]) -> float:
+    """What a step saves if the other ranks of their stages work like the `quick` ones, ns.
+
+    Ranks that are slow beside their peers are cured as well, because all of them may be late together.
+    """
+    own, rows = case.steps.own - case.met.explained, significant_rows(case, CANDIDATE_SHARE)
+    target = typical_without(case, rows)
+    peers: dict[int, I64] = {}
+    for one in quick:
+        beyond = np.fmax(own[one.others] - median_by_column(own[one.rows]), 0.0)
+        target[one.others] = np.fmin(target[one.others], case.steps.own[one.others] - beyond)
+        peers |= dict.fromkeys(one.others.tolist(), one.rows)
+    usual = {**usual_of(case, rows), **case.model.usual(peers)}
+    saved = case.model.recorded_ns - case.model.step_ns(target, usual=usual)
+    return bounded(case, np.union1d(rows, np.array(list(peers), np.int64)), saved)
 
 
 _SIZES: Final = (

@@ -11,8 +11,9 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.contention import relieved
-from tracekit.analysis.slowrank.expected.equal_work import Peers, QuickRanks
+from tracekit.analysis.slowrank.expected.equal_work import Peers
 from tracekit.analysis.slowrank.expected.excess import typical
+from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
 from tracekit.intervals import covered_until, subtract
 from tracekit.step_graph.own_parts import Parts
@@ -22,7 +23,14 @@ from tracekit.step_graph.table_model import TableModel
 from tracekit.step_graph.waiting_parts import WaitingParts
 from tracekit.steps.medians import median_by_column
 from tracekit.steps.steps import inside_each, tails_of
-from tracekit.thresholds.slowrank import CANDIDATE_SHARE, CLEAR_SHARE, CLEARLY_MORE, MAJORITY, MINOR
+from tracekit.thresholds.slowrank import (
+    CANDIDATE_SHARE,
+    CLEAR_SHARE,
+    CLEARLY_MORE,
+    MAJORITY,
+    MINOR,
+    USUAL_VARIATION,
+)
 from tracekit.units import F64, I64
 
 
@@ -58,7 +66,23 @@ def _as_one(case: Case, rows: I64) -> bool:
 def slow_ranks(case: Case) -> Hypothesis | None:
     """Return the ranks that work significantly longer than their peers at a price; None where there are none."""
     rows = significant_rows(case, CANDIDATE_SHARE)
-    return those_that_cost(case, rows) if len(rows) else None
+    found = those_that_cost(case, rows) if len(rows) else None
+    return found and _with_host(case, found, rows)
+
+
+def _with_host(case: Case, found: Hypothesis, slow: I64) -> Hypothesis:
+    """`found`, with the other ranks of its host where all are among the `slow` ones and cost more together.
+
+    What slows a host slows all its ranks, also those of stages with slack.
+    """
+    nodes = nodes_of(case)
+    hosts = {nodes.get(case.steps.ranks[row]) for row in found.rows}
+    mates = np.array([row for row, rank in enumerate(case.steps.ranks) if nodes.get(rank) in hosts], np.int64)
+    if len(hosts) > 1 or None in hosts or not set(found.rows) < set(mates.tolist()) <= set(slow.tolist()):
+        return found
+    cure = typical_without(case, slow), usual_of(case, slow)
+    host = _hypothesis(case, mates, *_together_and_each(case, mates, *cure, case.model))
+    return host if host.gain > (1.0 + USUAL_VARIATION) * found.gain else found
 
 
 def significant_rows(case: Case, share: float) -> I64:
@@ -145,23 +169,6 @@ def _typical_without(own: F64, peers: Peers, rows: I64) -> F64:
     return target
 
 
-def like_quick_ns(case: Case, quick: Sequence[QuickRanks]) -> float:
-    """Return what a step saves if the other ranks of their stages work like the `quick` ones, ns.
-
-    Ranks that are slow beside their peers are cured as well, because all of them may be late together.
-    """
-    own, rows = case.steps.own - case.met.explained, significant_rows(case, CANDIDATE_SHARE)
-    target = typical_without(case, rows)
-    peers: dict[int, I64] = {}
-    for one in quick:
-        beyond = np.fmax(own[one.others] - median_by_column(own[one.rows]), 0.0)
-        target[one.others] = np.fmin(target[one.others], case.steps.own[one.others] - beyond)
-        peers |= dict.fromkeys(one.others.tolist(), one.rows)
-    usual = {**usual_of(case, rows), **case.model.usual(peers)}
-    saved = case.model.recorded_ns - case.model.step_ns(target, usual=usual)
-    return bounded(case, np.union1d(rows, np.array(list(peers), np.int64)), saved)
-
-
 def those_that_cost(case: Case, rows: I64, model: StepModel | TableModel | None = None) -> Hypothesis | None:
     """The ranks among `rows` that still cost something if all others are cured; None where curing all saves nothing.
 
@@ -170,31 +177,45 @@ def those_that_cost(case: Case, rows: I64, model: StepModel | TableModel | None 
     Each round cures all remaining ranks and takes back one cure after the other. Ranks that save little compared with
     the most expensive one are dropped, until every remaining rank is needed.
     """
-    own, model = case.steps.own, model or case.model
-    target = typical_without(case, rows)
-    usual = usual_of(case, rows)
+    model, target = model or case.model, typical_without(case, rows)
     kept = rows[np.argsort(-case.found.mean[rows], kind="stable")]
     while True:
-        cured = relieved(case.met.spun, own, case.stages, _in_line(case, kept))
-        cured[kept] = target[kept]
-        gain = model.recorded_ns - model.step_ns(cured, usual=usual)
+        gain, lost = _together_and_each(case, kept, target, usual_of(case, rows), model)
         if gain <= 0:
             return None
-        lost = []
-        for row in kept:
-            but_one = own.copy()
-            but_one[np.setdiff1d(kept, row)] = target[np.setdiff1d(kept, row)]
-            lost.append(model.step_ns(but_one, usual=usual) - (model.recorded_ns - gain))
         least = min(MINOR * max(lost), CLEAR_SHARE * case.step_ns)
         needed = np.array([v >= least and v > 0 for v in lost])
         if needed.all() or not needed.any():
-            bound = beside_waits(case, kept, bounded(case, kept, gain))[1] / gain
-            order = sorted(range(len(kept)), key=lambda i: (-lost[i], int(kept[i])))
-            return Hypothesis(
-                tuple(int(kept[i]) for i in order), tuple(bound * lost[i] for i in order), bound * gain,
-                tuple(float(case.found.z[kept[i]]) for i in order),
-            )  # fmt: skip
+            return _hypothesis(case, kept, gain, lost)
         kept = kept[needed]
+
+
+def _together_and_each(
+    case: Case, kept: I64, target: F64, usual: Usual, model: StepModel | TableModel
+) -> tuple[float, list[float]]:
+    """(the saving of a step with all of `kept` cured, what of it is lost without the cure of each), ns.
+
+    `target` are own times (ranks × steps, ns) with the cure, and `usual` the work in each part of a step.
+    """
+    own = case.steps.own
+    cured = relieved(case.met.spun, own, case.stages, _in_line(case, kept))
+    cured[kept] = target[kept]
+    gain, lost = model.recorded_ns - model.step_ns(cured, usual=usual), []
+    for row in kept if gain > 0 else ():
+        but_one = own.copy()
+        but_one[np.setdiff1d(kept, row)] = target[np.setdiff1d(kept, row)]
+        lost.append(model.step_ns(but_one, usual=usual) - (model.recorded_ns - gain))
+    return gain, lost
+
+
+def _hypothesis(case: Case, kept: I64, gain: float, lost: Sequence[float]) -> Hypothesis:
+    """The hypothesis that `kept` are slow, which save `gain` together and `lost` each, within what hosts allow; ns."""
+    bound = beside_waits(case, kept, bounded(case, kept, gain))[1] / gain
+    order = sorted(range(len(kept)), key=lambda i: (-lost[i], int(kept[i])))
+    return Hypothesis(
+        tuple(int(kept[i]) for i in order), tuple(bound * lost[i] for i in order), bound * gain,
+        tuple(float(case.found.z[kept[i]]) for i in order),
+    )  # fmt: skip
 
 
 def usual_of(case: Case, rows: I64) -> Usual:
