@@ -85,3 +85,12 @@ def test_waits_for_a_slow_link_lengthen_kernels(tmp_path):
     assert {s.rank for s in found.suspects} == set(made.culprits)
     assert link.lost_ms_per_step == pytest.approx(saved, rel=0.02)
     assert link.lost_ms_low < saved < link.lost_ms_high
+
+
+def test_calls_of_unknown_size_are_late_each(tmp_path):
+    """One of three calls of a slow group is another one on its peers, and waits there for ranks beyond the group."""
+    made = localise.make(9820085)
+    localise.save(made, tmp_path)
+    found = analyse(load([str(tmp_path)]))
+    assert (found.verdict, {s.rank for s in found.suspects}) == ("slow_link", set(made.culprits))
+    assert found.what_if.slowdown == pytest.approx(made.slowdown, abs=0.003)

@@ -161,7 +161,7 @@ def _slow_channels(
     """(slow channels, compared instances by channel, lateness of each instance in ns, whether peers are certain).
 
     Where a slow link is known to be `at` ranks, channels that all of them share pass it, so that each is slow by what
-    is beyond its noise, however little.
+    is beyond its noise, however little, in each of its calls of unknown size.
     """
     ops = case.ops
     message, scale = message_of(case)
@@ -170,7 +170,8 @@ def _slow_channels(
     late, scheduled, sure = np.zeros(len(delivery)), _thread_doubt(case), False
     slow: dict[int, list[_Slowness]] = defaultdict(list)
     tested: dict[int, list[int]] = defaultdict(list)
-    for channels in comparable(case, message, nodes, bounded=True):
+    families = comparable(case, message, nodes, bounded=True)
+    for channels in [part for family in families for part in _parts(case, family)] if at else families:
         whole = {c for c, numbers in channels.items() if case.waits.complete[numbers].all()}
         for c in whole:
             tested[c] += channels[c]
@@ -263,6 +264,21 @@ def _by_place(case: Case, numbers: list[int]) -> list[I64]:
     if len(steps) < NO_ACCIDENT or places == 1:
         return [chosen]
     return [np.array([step[place] for step in steps]) for place in range(places)]
+
+
+def _parts(case: Case, channels: dict[int, list[int]]) -> list[dict[int, list[int]]]:
+    """The instances of `channels` by their place in the step where these are collectives of unknown size.
+
+    One of several such calls may be another one, or wait for ranks that its inferred group lacks, and hide the rest.
+    """
+    ops = case.ops
+    if any(ops.channels[c].p2p for c in channels):
+        return [channels]
+    places = {c: _by_place(case, numbers) for c, numbers in channels.items()}
+    if len({len(found) for found in places.values()}) > 1:
+        return [channels]
+    count = len(next(iter(places.values())))
+    return [{c: found[at].tolist() for c, found in places.items()} for at in range(count)]
 
 
 def _doubt(case: Case, members: tuple[int, ...]) -> float:
