@@ -7,6 +7,7 @@ from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.hypotheses.candidates import price, slow_ranks
 from tracekit.ingest import load
+from tracekit.placement import HostList, Place
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 
 MESH = grid(dp=12)
@@ -44,3 +45,14 @@ def test_ranks_with_slack_are_cured_with_their_host(tmp_path):
     found = analyse(load([str(tmp_path)]))
     assert {s.rank for s in found.suspects} == set(made.culprits)
     assert found.what_if.slowdown == pytest.approx(made.slowdown, abs=0.002)
+
+
+@pytest.mark.parametrize(("slow", "named"), [({8, 9, 10, 11}, {8, 10, 11}), ({8}, {8})])
+def test_an_unseen_rank_shares_the_fault_of_its_host(tmp_path, slow, named):
+    """Rank 9 left no trace, and is between ranks of one host: curing these saves something if it is slow as well."""
+    lost = {1, 2, 4, 9, 12, 15}
+    hosts = HostList("hosts", {rank: Place(f"n{rank // 4}") for rank in range(16) if rank not in lost})
+    run = job(tmp_path, grid(tp=4, dp=4), slow=dict.fromkeys(slow, 1.5), lost=lost, steps=3)
+    found = analyse(run, hosts=hosts)
+    assert {s.rank for s in found.suspects} == named
+    assert found.what_if.slowdown == pytest.approx(1.47, abs=0.03)

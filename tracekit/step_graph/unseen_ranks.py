@@ -1,6 +1,7 @@
 """Replays ranks without a trace as typical peers, which gives the waits that need no slow unseen rank.
 
-An unseen rank runs the program of a recorded one of its stage, in the corresponding groups. If the step model with such
+An unseen rank runs the program of a recorded one of its stage, in the corresponding groups. What slows all recorded
+ranks of its host slows it as well. If the step model with such
 ranks gives the recorded waits, nothing shows that an unseen rank is slow; if the recorded ranks wait longer than it
 gives, they wait for an unseen rank.
 """
@@ -27,15 +28,18 @@ Place = tuple[Hashable, str, int, int]
 """(channel, kind, step, ordinal of the operation among one member's operations of that kind in that step)."""
 
 
-def with_unseen(run: Measured, model: StepModel, found: Excess) -> StepModel | None:
+def with_unseen(
+    run: Measured, model: StepModel, found: Excess, nodes: Mapping[int, str | int]
+) -> StepModel | None:
     """Return `model` of `run` with ranks without a trace that work like typical peers; `found` shows which are typical.
 
+    `nodes` are the hosts of ranks, as far as known: a rank works like those of its host where all of them are slow.
     None if no rank is unseen, if most ranks are, or if a stage was not recorded at all.
     """
     missing = [r for r in run.missing if r in run.mesh.coordinates]
     if not missing or len(missing) < len(run.missing) or len(missing) > UNSEEN_REPLAYED * len(run.ops.ranks):
         return None
-    known = {r: row for r in missing if (row := _like(run, found, r)) is not None}
+    known = {r: row for r in missing if (row := _like(run, found, nodes, r)) is not None}
     if len(known) < len(missing):
         return None
     draft = _Draft(run, model)
@@ -51,14 +55,22 @@ def with_unseen(run: Measured, model: StepModel, found: Excess) -> StepModel | N
     return draft.model(tuple(lines))
 
 
-def _like(run: Measured, found: Excess, rank: int) -> int | None:
-    """Return the row of the rank that `rank` is assumed to work like: of its stage and place, without an excess."""
-    mesh, steps = run.mesh, run.steps
-    whole = np.isfinite(steps.own).all(axis=1) & ~(np.nan_to_num(found.z) > found.limit)
+def _like(run: Measured, found: Excess, nodes: Mapping[int, str | int], rank: int) -> int | None:
+    """Return the row of the rank that `rank` is assumed to work like: of its stage and place, without an excess.
+
+    Where all of the recorded ranks of its stage on its host have an excess, two or more, it is one of these.
+    """
+    mesh, steps, slow = run.mesh, run.steps, np.nan_to_num(found.z) > found.limit
+    stage = run.stages[mesh.stage(rank)]
+    host = np.array([nodes.get(steps.ranks[row]) == nodes.get(rank) for row in stage.tolist()], bool)
+    mates = stage[host] if rank in nodes else stage[:0]
+    struck = len(mates) > 1 and bool(slow[mates].all())
+    like = mates if struck else stage[~slow[stage]]
     far = {
-        row: sum(a != b for a, b in zip(mesh.coordinates[like], mesh.coordinates[rank], strict=True))
-        for row in np.flatnonzero(whole).tolist()
-        if mesh.stage(like := steps.ranks[row]) == mesh.stage(rank)
+        row: sum(
+            a != b for a, b in zip(mesh.coordinates[steps.ranks[row]], mesh.coordinates[rank], strict=True)
+        )
+        for row in like[np.isfinite(steps.own[like]).all(axis=1)].tolist()
     }
     return min(far, key=lambda row: (far[row], abs(float(found.mean[row])), row), default=None)
 

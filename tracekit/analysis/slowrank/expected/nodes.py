@@ -46,6 +46,20 @@ def nodes_of(run: Measured) -> Mapping[int, str | int]:
     ) or (hosts if shared else {})
 
 
+def nodes_with_unseen(run: Measured) -> Mapping[int, str | int]:
+    """`nodes_of` with the ranks without a trace that are between two ranks of one node.
+
+    Launchers number ranks node after node; where the ranks of two nodes are mixed, nothing is added.
+    """
+    nodes = nodes_of(run)
+    ranks: dict[str | int, list[int]] = defaultdict(list)
+    for rank in sorted(nodes):
+        ranks[nodes[rank]].append(rank)
+    if any(nodes.get(r, node) != node for node, of in ranks.items() for r in range(of[0], of[-1])):
+        return nodes
+    return {r: node for node, of in ranks.items() for r in range(of[0], of[-1] + 1)}
+
+
 def with_hosts(run: Run, given: HostsFile | HostList | None) -> Run:
     """Return `run` with the places of ranks that a file names, over the hosts that traces name.
 

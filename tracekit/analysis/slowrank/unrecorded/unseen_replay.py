@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.expected.nodes import nodes_with_unseen
 from tracekit.analysis.slowrank.unrecorded.unrecorded import (
     Unseen,
     beyond_network,
@@ -29,7 +30,7 @@ def with_typical_unseen(case: Case) -> Case | None:
     unseen = waited_for_missing(case)
     if case.timeline is None or max(unseen.known, unseen.undecided) < least:
         return None
-    model = with_unseen(case, case.timeline, case.found)
+    model = with_unseen(case, case.timeline, case.found, nodes_with_unseen(case))
     if model is None:
         return None
     found = replace(case, model=model, seen=case.model)
