@@ -94,3 +94,11 @@ def test_calls_of_unknown_size_are_late_each(tmp_path):
     found = analyse(load([str(tmp_path)]))
     assert (found.verdict, {s.rank for s in found.suspects}) == ("slow_link", set(made.culprits))
     assert found.what_if.slowdown == pytest.approx(made.slowdown, abs=0.003)
+
+
+def test_a_link_split_into_calls_stays_certain(tmp_path):
+    """Few calls of each place do not prove their members, but all of them did; pauses and this link hide each other."""
+    made = localise.make(9900670)
+    localise.save(made, tmp_path)
+    found = analyse(load([str(tmp_path)]), mesh={"tp": 1, "cp": 2, "pp": 2, "dp": 2})
+    assert (found.verdict, found.suspects[0].rank) == ("slow_rank", 4)

@@ -133,8 +133,8 @@ def _slowest(
     slow = {c: several for c, several in slow.items() if c in dear}
     ranks = on_slow_node(case, set(slow), set(tested), nodes) or at_the_link(case, set(slow), set(tested))
     if case.table is None:
-        slow, tested, late, sure = _slow_channels(case, nodes, only, frozenset(ranks))
-        dear = set(slow)
+        slow, tested, late, again = _slow_channels(case, nodes, only, frozenset(ranks))
+        dear, sure = set(slow), sure or again
     late = np.where(np.isin(case.ops.channel[case.waits.first_row], list(dear)), late, 0.0)
     pairs = {c: [(f.here, f.peers) for f in several] for c, several in slow.items()}
     late, price = _priced(case, late, uncompared_lateness(case, pairs, tested, late, ranks, nodes))
