@@ -18,6 +18,7 @@ from tracekit.causes import CAUSES, MECHANISMS
 from tracekit.report.slowrank_json import slowrank_document
 from tracekit.report.slowrank_text import slowrank_text
 from tracekit.steps.features import Features, Work
+from tracekit.steps.host_need import products_in_steps
 
 RANKS, SLOW, STEPS = 4, 2, 6
 KERNELS = {
@@ -200,6 +201,20 @@ def test_larger_products_are_no_slow_device(tmp_path, flops, name):
     assert suspect.mechanism.name == name
     says = "its products have 1.25 times the FLOPs of its peers'"
     assert suspect.mechanism.detail.startswith(says) == (flops > 1000)
+
+
+def test_products_of_a_cut_step_do_not_count(tmp_path):
+    """A host may be ahead of its device by any part of the step that windows cut."""
+    run = job(tmp_path, flops=lambda rank: 1000)
+    path = run.folder / next(r.table for r in run.ranks if r.rank == SLOW)
+    rows = pq.read_table(path).to_pylist()
+    last = [n for n, r in enumerate(rows) if r["name"] == "aten::op"][-3:]
+    pq.write_table(events([r for n, r in enumerate(rows) if n not in last]), path)
+    case = prepared(run, grid(dp=RANKS))
+    cut = replace(case.steps, cut=case.steps.numbers[-1])
+    found = [products_in_steps(run, case.ops, steps, SLOW) for steps in (case.steps, cut)]
+    each = 2 * len(KERNELS) * 1000
+    assert found == pytest.approx([each - 3000 / STEPS, each])
 
 
 def test_launches_of_additional_kernels_are_additional_work():

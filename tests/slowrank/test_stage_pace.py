@@ -99,7 +99,7 @@ def test_a_stage_with_unseen_ranks_is_priced(tmp_path, lost):
     assert all(s.lost_ms_low < saved < s.lost_ms_high for s in found.suspects)
 
 
-def test_an_unseen_rank_later_than_a_long_stage_leaves_it_open(tmp_path):
+def test_a_later_unseen_rank_leaves_a_stage_open(tmp_path):
     """The waits of its pipeline are longer than the stage explains: a cure of the stage may save nothing."""
     mesh = grid(pp=4, dp=4)
     slow = {rank: 1.08 for rank in mesh.coordinates if mesh.stage(rank) == 3} | {2: 1.1}

@@ -126,10 +126,13 @@ def on_host(ops: Operations, steps: Steps, rank: int) -> tuple[I64, I64]:
 def products_in_steps(run: Run, ops: Operations, steps: Steps, rank: int) -> float | None:
     """Return the FLOPs a step of the matrix products and attention that the host of `rank` calls; None where unknown.
 
-    Shapes of operators are recorded with `record_shapes=True`. Raises InputError where its events cannot be read.
+    Shapes of operators are recorded with `record_shapes=True`. A step that windows cut is left out: devices of ranks
+    end it at the same operation, but their hosts are ahead by different times. Raises InputError where its events
+    cannot be read.
     """
     begins, ends = on_host(ops, steps, rank)
-    known = np.isfinite(steps.own[steps.row(rank)]) & (ends > begins)
+    uncut = np.isin(np.arange(len(begins)), steps.whole)
+    known = np.isfinite(steps.own[steps.row(rank)]) & (ends > begins) & uncut
     events = run.events(rank, ["ts", "flops"])
     flops, start = ints(events, "flops", -1), ints(events, "ts", 0)
     rows = np.flatnonzero(flops >= 0)

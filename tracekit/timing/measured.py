@@ -256,12 +256,13 @@ def _with_late_begins(steps: Steps, stages: Rows) -> Steps:
 def _late(steps: Steps, row: int, others: I64, firsts: I64, later: I64) -> F64:
     """Return by window how late a rank began it for a delay of every later step, ns; NaN where unknown.
 
-    Ranks end a step together, so that its first step is shorter than that of `others` by the late begin.
+    Ranks end a step together, so that its first step is shorter than that of `others` by the late begin. A rank that
+    works no longer than they in a later step shows no such delay.
     """
     shorter = median_by_column(steps.wall[others]) - steps.wall[row]
     beyond = steps.own[row] - median_by_column(steps.own[others])
     lag = shorter[firsts] - max(float(shorter[later].max()), 0.0)
-    return np.asarray(np.minimum(lag, beyond[later].min() - beyond[firsts]), np.float64)
+    return np.asarray(np.minimum(lag, beyond[later].min() - np.maximum(beyond[firsts], 0.0)), np.float64)
 
 
 def of_one_rank(run: Run, error: InputError) -> InputError:
