@@ -46,9 +46,9 @@ demo: $(STAMP)
 	@$(BIN)/tracekit slowrank demo_run
 
 # At least one test of every behaviour; four parts of about one length at once, as tests wait for processes now and then.
-PART_1 := tests/advice tests/numerics tests/tables tests/what_if
+PART_1 := tests/advice tests/contract tests/evidence tests/numerics tests/tables tests/what_if
 PART_2 := tests/hang tests/slowrank
-PART_3 := tests/cli tests/hostile tests/property tests/record tests/reftrain tests/simulate tests/trend
+PART_3 := tests/cli tests/hostile tests/property tests/reftrain tests/simulate tests/trend
 PYTEST := $(BIN)/python -m pytest -p no:cacheprovider
 # Tests start hundreds of processes: where an image forbids to keep bytecode, each would compile the packages, 0.5 s.
 test: $(STAMP)

@@ -133,7 +133,8 @@ RULES: Final = (
     *(Rule(place, nothing=()) for place in (
         "expected.nodes:on_slow_node", "answers.compared_steps:odd_steps",
     )),
-    *(Rule(place, nothing=[]) for place in ("decision.decide:_late", "gaps.lone_transfers:lone_transfers")),
+    Rule("gaps.lone_transfers:lone_transfers", nothing=[]),
+    Rule("unrecorded.unseen_replay:saved_without_waits_ns", nothing=np.inf),
     *(Rule(place, nothing={}) for place in (
         "unrecorded.quickest:beyond_likes", "unrecorded.quickest:beyond_quickest",
         "unrecorded.unrecorded:_open_ends", "unrecorded.unrecorded:_in_every_replica",
