@@ -45,7 +45,7 @@ class Steps:
         return uncut if np.array_equal(every, whole) else list(range(len(self.numbers)))
 
     def recorded(self, rank: int) -> list[int]:
-        """Return the columns of which the rank recorded all own time: whole steps that it did not begin late."""
+        """Return the columns of the steps that a rank recorded with all its own time: those it did not begin late."""
         known = np.isfinite(self.own[self.row(rank)]).tolist()
         return [c for c, n in enumerate(self.numbers) if known[c] and (n, rank) not in self.begun_late]
 
