@@ -68,6 +68,17 @@ class RankTimeline:
         factors[1::2] = factor
         return np.maximum.accumulate(readings), factors
 
+    def held(self, ops: Operations) -> tuple[I64, F64]:
+        """Return (needed operations of `ops`, how long each held the rank up as recorded; ns).
+
+        Of waits that overlap, each holds the rank up from the end of the one before it, as in a replay.
+        """
+        needs, first = self.kinds == NEED, self.events[:1]
+        needed = self.events[needs].astype(np.int64)
+        begin = ops.start[first] - ops.at_start[first]  # on the rank's clock, beyond its own time
+        idle = np.maximum.accumulate(np.concatenate([begin, ops.end[needed] - self.readings[needs]]))
+        return needed, np.diff(idle)
+
     def alike(self, other: Parts) -> Parts | None:
         """Return its parts that are cut at the same operations as `other`; None without such parts."""
         return next((p for p in self.parts if p.alike(other)), None)

@@ -22,7 +22,7 @@ from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.statistics import Excess
 from tracekit.thresholds.slowrank import MAJORITY, UNSEEN_REPLAYED
 from tracekit.timing.measured import Measured
-from tracekit.units import I64, Mask
+from tracekit.units import F64, I64, Mask
 
 Place = tuple[Hashable, str, int, int]
 """(channel, kind, step, ordinal of the operation among one member's operations of that kind in that step)."""
@@ -53,6 +53,17 @@ def with_unseen(
         ]
         lines.append((columns, (*timelines, *added)))
     return draft.model(tuple(lines))
+
+
+def longer_ns(run: Measured, model: StepModel) -> F64:
+    """Return by operation of `run` how much longer it held its rank up than in `model`, ns."""
+    longer = np.zeros(len(run.ops.rank))
+    for line in (line for _, timelines in model.runs for line in timelines):
+        if (line.events < len(longer)).all():  # operations of ranks without a trace follow
+            np.add.at(longer, *line.held(run.ops))
+    event, stood = model.replay()
+    np.subtract.at(longer, event[event < len(longer)], stood[event < len(longer)])
+    return longer
 
 
 def _like(run: Measured, found: Excess, nodes: Mapping[int, str | int], rank: int) -> int | None:

@@ -19,7 +19,7 @@ from tracekit.analysis.slowrank.unrecorded.unrecorded import (
     partial_rows,
     waited_for_missing,
 )
-from tracekit.step_graph.unseen_ranks import with_unseen
+from tracekit.step_graph.unseen_ranks import longer_ns, with_unseen
 from tracekit.thresholds.slowrank import CLEAR_SHARE, MIN_LOST_SHARE, MOST_STRETCHED
 from tracekit.units import F64
 
@@ -92,14 +92,10 @@ def _transfers(case: Case) -> dict[int, float]:
 
 
 def _left(case: Case) -> float:
-    """The most that the exposed time of a rank on one axis exceeds the model of `case`, ns a step."""
+    """The most that a rank waits longer on one axis than in the model of `case`, ns a step."""
     if case.timeline is None:
         return 0.0
-    ops = case.ops
-    over = np.where(case.analysed, ops.exposed, 0).astype(np.float64)
-    event, stood = case.timeline.replay()
-    np.subtract.at(over, event[event < len(over)], stood[event < len(over)])
-    left: dict[tuple[int, str], float] = defaultdict(float)
+    over, left = longer_ns(case, case.timeline), defaultdict[tuple[int, str], float](float)
     for row in np.flatnonzero(over).tolist():
-        left[int(ops.rank[row]), str(case.axis[row])] += float(over[row])
+        left[int(case.ops.rank[row]), str(case.axis[row])] += float(over[row])
     return max(left.values(), default=0.0) / len(case.steps.numbers)
