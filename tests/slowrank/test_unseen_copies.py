@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 
 from tests.slowrank.jobs import grid, job, prepared
+from tracekit.matching.channels import Channel
 from tracekit.step_graph.rank_timeline import NEED, POST, RankTimeline
-from tracekit.step_graph.unseen_ranks import longer_ns
+from tracekit.step_graph.unseen_ranks import _Draft, _named, longer_ns
 
 
 def test_overlapping_waits_hold_a_rank_up_once():
@@ -22,3 +23,28 @@ def test_waits_as_recorded_equal_those_of_a_whole_replay(tmp_path):
     mesh = grid(tp=2, pp=2, dp=2)
     case = prepared(job(tmp_path, mesh, slow={3: 1.3}, steps=3), mesh)
     assert np.abs(longer_ns(case, case.timeline)).max() < 0.001 * case.step_ns
+
+
+def test_channels_of_inferred_messages_count_apart():
+    """Peers are inferred between recorded ranks only; the channels beside them keep their numbers."""
+    ends = [(2, 6, True), (2, 6, False), (1, 5, False)]
+    inferred, named, unseen = _named(tuple(Channel(n, e[:2], True, 0, e[2]) for n, e in enumerate(ends)))
+    assert named[2] == unseen[2] != inferred[2]
+
+
+def test_copies_join_the_group_they_are_in():
+    """Two shards of four ranks, of which a mesh offset by half a shard would make three; a message is shifted."""
+    mesh, groups = grid(dp=8), [(0, 1, 2, 3), (4, 5, 6, 7), (2, 3), (1, 2)]
+    draft = _Draft.__new__(_Draft)
+    channels = tuple(Channel(n, members, n == 3, n) for n, members in enumerate(groups))
+    draft.run = SimpleNamespace(
+        mesh=mesh, ops=SimpleNamespace(channels=channels), shape_of=lambda channel: "dp"
+    )
+    draft.named, draft.moved, draft.rank_at = (
+        _named(channels),
+        {},
+        {c: r for r, c in mesh.coordinates.items()},
+    )
+    draft.groups = draft._groups()
+    assert [draft._moved(0, 1, rank)[0] for rank in (3, 6)] == [groups[0], groups[1]]
+    assert draft._moved(3, 1, 3)[0] == (3, 4)

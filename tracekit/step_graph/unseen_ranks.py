@@ -109,6 +109,7 @@ class _Draft:
         self.rank_at = {place: rank for rank, place in run.mesh.coordinates.items()}
         self.moved: dict[tuple[int, int, int], Hashable] = {}
         self.partial = [not seen.issuperset(c.members) for c in run.ops.channels]
+        self.groups = self._groups()
         self.place = _places(run)
         self.eager = _eager(run)
         least = _least(run)
@@ -158,7 +159,10 @@ class _Draft:
         return self.made[rank, row]
 
     def _moved(self, channel: int, like: int, rank: int) -> Hashable:
-        """Return `channel` shifted by the mesh offset from `like` to `rank`; members outside the mesh stay."""
+        """Return the channel of `rank` that corresponds to `channel` of `like`: of a group the one that it is in.
+
+        Without such a group, and for messages, `channel` is shifted by the mesh offset; members outside the mesh stay.
+        """
         if (channel, like, rank) not in self.moved:
             mesh, (members, p2p, copy) = self.run.mesh, self.named[channel]
             sizes = [mesh.sizes[d] for d in mesh.order]
@@ -168,8 +172,23 @@ class _Draft:
                 where = mesh.coordinates.get(member)
                 at = where and tuple((c + d) % s for c, d, s in zip(where, by, sizes, strict=True))
                 found.append(self.rank_at.get(at, member) if at else member)
-            self.moved[channel, like, rank] = (tuple(found) if p2p else tuple(sorted(found))), p2p, copy
+            mine = set() if p2p else self.groups[rank, *self._extent(channel)]
+            shifted = tuple(found) if p2p else tuple(sorted(found))
+            self.moved[channel, like, rank] = next(iter(mine)) if len(mine) == 1 else shifted, p2p, copy
         return self.moved[channel, like, rank]
+
+    def _groups(self) -> Mapping[Hashable, set[tuple[int, ...]]]:
+        """Return by rank, size and axes of a group the members of all such groups that the rank is in."""
+        found: dict[Hashable, set[tuple[int, ...]]] = defaultdict(set)
+        for channel, (members, p2p, _) in enumerate(self.named):
+            for rank in () if p2p else members:
+                found[rank, *self._extent(channel)].add(members)
+        return found
+
+    def _extent(self, channel: int) -> tuple[int, Hashable]:
+        """Return the size of a channel and its axes."""
+        found = self.run.ops.channels[channel]
+        return len(found.members), self.run.shape_of(found)
 
     def model(self, runs: tuple[tuple[tuple[int, ...], tuple[RankTimeline, ...]], ...]) -> StepModel:
         """Return the model with the added operations."""
@@ -181,13 +200,14 @@ class _Draft:
         )  # fmt: skip
 
 
-def _named(channels: tuple[Channel, ...]) -> list[tuple[tuple[int, ...], bool, int]]:
-    """Return by channel (members, whether it is between two ranks, its number among channels of the same members)."""
-    seen: Counter[tuple[tuple[int, ...], bool]] = Counter()
+def _named(channels: tuple[Channel, ...]) -> list[tuple[tuple[int, ...], bool, tuple[bool, int]]]:
+    """Return by channel (members, whether between two ranks, whether inferred and its number among such of them)."""
+    seen: Counter[tuple[tuple[int, ...], bool, bool]] = Counter()
     found = []
     for channel in channels:
-        key = channel.members if channel.p2p else tuple(sorted(channel.members)), channel.p2p
-        found.append((*key, seen[key]))
+        members = channel.members if channel.p2p else tuple(sorted(channel.members))
+        key = members, channel.p2p, channel.inferred  # peers are inferred only where both ends are recorded
+        found.append((members, channel.p2p, (channel.inferred, seen[key])))
         seen[key] += 1
     return found
 
