@@ -1,5 +1,6 @@
 """Ranks without a trace post and wait as the recorded ranks that they are assumed to work like."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy as np
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.matching.channels import Channel
 from tracekit.step_graph.rank_timeline import NEED, POST, RankTimeline
-from tracekit.step_graph.unseen_ranks import _Draft, _named, longer_ns
+from tracekit.step_graph.unseen_ranks import _Draft, _like, _named, longer_ns
 
 
 def test_overlapping_waits_hold_a_rank_up_once():
@@ -30,6 +31,24 @@ def test_channels_of_inferred_messages_count_apart():
     ends = [(2, 6, True), (2, 6, False), (1, 5, False)]
     inferred, named, unseen = _named(tuple(Channel(n, e[:2], True, 0, e[2]) for n, e in enumerate(ends)))
     assert named[2] == unseen[2] != inferred[2]
+
+
+def test_copies_start_after_the_same_operations():
+    """Instance 7 starts when 3 ends; ranks without a trace run them as 9 and 8."""
+    draft = _Draft.__new__(_Draft)
+    draft.run = SimpleNamespace(ops=SimpleNamespace(rank=np.array([5, 5])))
+    draft.base = SimpleNamespace(caused=np.array([[7], [3]]), instance=np.array([3, 7]))
+    draft.instance, draft.made = [3, 7, 8, 9], {(4, 0): 2, (4, 1): 3}
+    assert draft._caused().T.tolist() == [[7, 3], [9, 8]]
+
+
+def test_an_unseen_rank_works_like_its_replica(tmp_path):
+    """Other replicas have other data, even where their excess is the smallest."""
+    mesh = grid(tp=2, dp=2)
+    case = prepared(job(tmp_path, mesh, lost={0}, steps=3), mesh)
+    (mate,) = set(mesh.line(0, ["tp"])) - {0}
+    excess = np.array([1e6 if rank == mate else 0.0 for rank in case.steps.ranks])
+    assert _like(case, replace(case.found, mean=excess), {}, 0) == case.steps.row(mate)
 
 
 def test_copies_join_the_group_they_are_in():

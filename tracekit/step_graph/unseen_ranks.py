@@ -67,7 +67,7 @@ def longer_ns(run: Measured, model: StepModel) -> F64:
 
 
 def _like(run: Measured, found: Excess, nodes: Mapping[int, str | int], rank: int) -> int | None:
-    """Return the row of the rank that `rank` is assumed to work like: of its stage and place, without an excess.
+    """Return the row of the rank that `rank` is assumed to work like: of its stage and data, without an excess.
 
     Where all of the recorded ranks of its stage on its host have an excess, two or more, it is one of these.
     """
@@ -78,8 +78,12 @@ def _like(run: Measured, found: Excess, nodes: Mapping[int, str | int], rank: in
     struck = len(mates) > 1 and bool(slow[mates].all())
     like = mates if struck else stage[~slow[stage]]
     far = {
-        row: sum(
-            a != b for a, b in zip(mesh.coordinates[steps.ranks[row]], mesh.coordinates[rank], strict=True)
+        row: (
+            mesh.replica(steps.ranks[row]) != mesh.replica(rank),  # other data may be more or less work
+            sum(
+                a != b
+                for a, b in zip(mesh.coordinates[steps.ranks[row]], mesh.coordinates[rank], strict=True)
+            ),
         )
         for row in like[np.isfinite(steps.own[like]).all(axis=1)].tolist()
     }
@@ -196,8 +200,23 @@ class _Draft:
         return replace(
             self.base, runs=runs, instance=np.array(self.instance, np.int64), fixed=np.array(self.fixed, np.float64),
             transfer=np.array(self.transfer, np.float64), before=np.append(self.base.before, more),
-            later=np.array(self.later, np.float64), caused=self.base.caused,
+            later=np.array(self.later, np.float64), caused=self._caused(),
         )  # fmt: skip
+
+    def _caused(self) -> I64:
+        """Return the pairs of instances of which one starts when the other ends, with those of unseen ranks."""
+        ops, base, asked = self.run.ops, self.base, defaultdict(list)
+        for late, of in base.caused.T.tolist():
+            asked[late].append(of)
+        mine = {(int(ops.rank[row]), int(base.instance[row])): row for _, row in self.made}
+        pairs = {
+            (self.instance[copy], self.instance[self.made[rank, before]])
+            for (rank, row), copy in self.made.items()
+            for of in asked.get(int(base.instance[row]), ())
+            if (before := mine.get((int(ops.rank[row]), of))) is not None and (rank, before) in self.made
+        }
+        more = sorted(pairs - set(map(tuple, base.caused.T.tolist())))
+        return np.concatenate([base.caused, np.array(more, np.int64).reshape(-1, 2).T], axis=1)
 
 
 def _named(channels: tuple[Channel, ...]) -> list[tuple[tuple[int, ...], bool, tuple[bool, int]]]:
