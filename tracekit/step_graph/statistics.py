@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.steps.medians import median_by_column, median_of_others, median_without_each
+from tracekit.steps.medians import median_by_column, median_of_others, median_without_each, of_rows
 from tracekit.thresholds.slowrank import COLUMN_NOISE_FROM, MOST_CONFIDENCE, Z_LIMIT
 from tracekit.units import F64, I64
 
@@ -87,11 +87,10 @@ def excess(
     difference = values - usual_of_others(values - named, groups, usual)
     chance = difference - named
     columns = np.isfinite(difference).sum(axis=1)
-    mean = np.array([np.nanmean(d) if n else np.nan for d, n in zip(difference, columns, strict=True)])
+    mean = of_rows(np.nanmean, difference)
     many = int(np.median(columns[columns > 0])) if (columns > 0).any() else 0
     if many >= 2:
-        level = np.array([np.nanmedian(d) if n else np.nan for d, n in zip(chance, columns, strict=True)])
-        deviation = chance - level[:, None]
+        deviation = chance - of_rows(np.nanmedian, chance)[:, None]
         sigma = spread(deviation) * float(np.sqrt(many / (many - 1)))
     else:
         deviation, sigma = np.zeros(difference.shape), spread(chance)

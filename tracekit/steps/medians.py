@@ -62,9 +62,12 @@ def median_without_each(block: F64) -> F64:
     return np.where(others > 0, found / 2, np.nan)
 
 
-def of_rows(reduce: Callable[[F64], np.floating[Any]], values: F64) -> F64:
+def of_rows(reduce: Callable[..., Any], values: F64) -> F64:
     """Return `reduce`, as `np.nanmean`, of each row of `values`, a row a rank; NaN where nothing in it is known."""
-    return np.array([float(reduce(row)) if np.isfinite(row).any() else np.nan for row in values])
+    known = np.isfinite(values).any(axis=1)
+    result = np.full(len(values), np.nan)
+    result[known] = reduce(values[known], axis=1)
+    return result
 
 
 # A sample of ranks: reading the events of a rank takes time, and a median needs few.

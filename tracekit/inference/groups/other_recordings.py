@@ -281,9 +281,11 @@ def _fits(mine: F64, theirs: F64, room: _Room) -> bool:
     hardly drift in a recording: a constant is tried first, as the robust line takes forty times as long.
     """
     shift = theirs - mine
-    apart = float(np.median(np.diff(np.sort(theirs))))
-    most = max(room.share * apart, room.ends)
-    if float(np.median(np.abs(shift - np.median(shift)))) <= most:
+    misses = float(np.median(np.abs(shift - np.median(shift))))
+    if misses <= room.ends:
+        return True
+    most = max(room.share * float(np.median(np.diff(np.sort(theirs)))), room.ends)
+    if misses <= most:
         return True
     lines = [(line_through(shift, theirs), ENDS_DRIFT)]
     if len(mine) < CLOCK_FIT_FROM:
