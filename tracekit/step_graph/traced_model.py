@@ -207,12 +207,8 @@ def runs_of(run: Measured) -> list[tuple[int, ...]]:
 
 
 def timeline_of(
-    run: Measured,
-    queue: CollectiveQueue,
-    rank: int,
-    columns: tuple[int, ...],
-    like: RankTimeline | None = None,
-) -> RankTimeline | None:
+    run: Measured, queue: CollectiveQueue, rank: int, columns: tuple[int, ...], like: RankTimeline | None = None
+) -> RankTimeline | None:  # fmt: skip
     """Return the timeline of `rank` over the steps in `columns`; None where one of them is not recorded whole.
 
     Reuses parts and unchanged events from `like`, the timeline of the same rank and steps under another queue.
@@ -231,8 +227,7 @@ def timeline_of(
     if like is not None:
         return _with_events(like, kind, reading, event, follows)
     begins = steps.begin[row, list(columns)]
-    knots = np.append(begins, begins[-1] + steps.own[row, columns[-1]])
-    knots = np.maximum.accumulate(knots)
+    knots = np.maximum.accumulate(np.append(begins, begins[-1] + steps.own[row, columns[-1]]))
     numbers, mine = [steps.numbers[c] for c in columns], labels[rows - where.start]
     every = [ops.at_start[rows[mine == n]] for n in numbers]
     blocks = [p[np.linspace(0, len(p), STEP_PARTS, endpoint=False).astype(int)[1:]] for p in every]
