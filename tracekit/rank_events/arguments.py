@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from tracekit.arrays import from_numpy, numbered_rows, to_numpy
 from tracekit.axes import PIPELINE
 from tracekit.mesh.group_descriptions import hinted_dims
-from tracekit.rank_events.coded_words import Words, numbered
-from tracekit.rank_events.event_columns import Values, encoded, filled, holds, ints, matches
+from tracekit.rank_events.coded_words import Column, Words, numbered
+from tracekit.rank_events.event_columns import encoded, filled, holds, ints, matches
 from tracekit.rank_events.host_events import Enclosing, Host
 from tracekit.rank_events.kernel_records import Joined
 from tracekit.rank_events.operation_names import (
@@ -65,7 +65,7 @@ class Peers:
     """Finds the peers of one rank's messages. `groups` are the process groups of the run, by number."""
 
     def __init__(
-        self, rank: int, events: pa.Table, cat: Values, host: Host, rows: I64, groups: Sequence[Group]
+        self, rank: int, events: pa.Table, cat: Column, host: Host, rows: I64, groups: Sequence[Group]
     ) -> None:
         self.rank, self._rows = rank, rows
         self._members = {g.group: g.ranks for g in groups}
@@ -75,7 +75,7 @@ class Peers:
         self._group, self._size = ints(events, "group", -1), ints(events, "group_size", -1)
         self._titles = matches(events, "name", _title)
         titled = np.flatnonzero(filled(events, "name", _title))
-        on_device = np.isin(cat[titled], ["gpu_user_annotation"])
+        on_device = (cat == "gpu_user_annotation")[titled]
         self._inputs = ints(events, "input_peer", -1)
         self._call = matches(events, "name", lambda v: CALL_OPS.get(v or ""))
         self._calls = Enclosing(host, np.flatnonzero(holds(events, "name", lambda v: CALL_OPS.get(v or ""))))
@@ -176,7 +176,7 @@ class Arguments:
 def read_arguments(
     rank: int,
     events: pa.Table,
-    cat: Values,
+    cat: Column,
     host: Host,
     rows: I64,
     joined: Joined,
@@ -265,11 +265,11 @@ _TITLE = re.compile(r"^(?:nccl:|c10d::)(\w+)$")
 class CollectiveTitles:
     """Finds the collective that a title or call around a kernel names, for the kernels of one rank."""
 
-    def __init__(self, events: pa.Table, cat: Values, host: Host, rows: I64) -> None:
+    def __init__(self, events: pa.Table, cat: Column, host: Host, rows: I64) -> None:
         self._rows = rows
         self._op = matches(events, "name", _collective)
         titled = np.flatnonzero(filled(events, "name", _collective))
-        on_device = np.isin(cat[titled], ["gpu_user_annotation"])
+        on_device = (cat == "gpu_user_annotation")[titled]
         self._on_host = Enclosing(host, titled[~on_device])
         self._on_device = Enclosing(host, titled[on_device])
 

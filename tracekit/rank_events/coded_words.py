@@ -39,7 +39,7 @@ class Column:
     It is indexed and compared as an array of words: by entry, which the types of `object` do not allow for.
     """
 
-    def __init__(self, words: Sequence[str], codes: Codes) -> None:
+    def __init__(self, words: Sequence[str | None], codes: Codes) -> None:
         self.words, self.codes = np.array(words, object), codes
 
     def __len__(self) -> int:

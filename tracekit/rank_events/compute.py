@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.intervals import Intervals, empty, intersect, subtract, union
-from tracekit.rank_events.event_columns import Values, holds, ints, latest, matches, present, truth
+from tracekit.rank_events.coded_words import Column
+from tracekit.rank_events.event_columns import categories, holds, ints, latest, matches, present, truth
 from tracekit.rank_events.host_events import Host
 from tracekit.units import I64, Mask
 
@@ -55,7 +56,7 @@ def _launched_by_records(events: pa.Table, kernel: Mask) -> Mask:
     records = truth(events, "name", _RECORD) & holds(events, "collective", lambda op: op and op != "wait")
     if not (asked := np.flatnonzero(kernel & (external >= 0) & np.isin(external, external[records]))).size:
         return np.zeros(events.num_rows, bool)
-    operators = holds(events, "cat", lambda cat: cat == "cpu_op") & np.isin(external, external[asked])
+    operators = (categories(events) == "cpu_op") & np.isin(external, external[asked])
     hosts = np.flatnonzero(operators)
     around = hosts[latest(external[hosts], start[hosts], external[asked], start[asked])]
     name = matches(events, "name", lambda text: text or "")
@@ -66,7 +67,7 @@ def _launched_by_records(events: pa.Table, kernel: Mask) -> Mask:
 
 
 def compute_intervals(
-    events: pa.Table, cat: Values, comm: Mask, host: Host, start: I64, end: I64, *, on_gpu: bool
+    events: pa.Table, cat: Column, comm: Mask, host: Host, start: I64, end: I64, *, on_gpu: bool
 ) -> Intervals:
     """Return when the rank computed, ns: device work on a GPU trace, operator and autograd spans on a CPU trace.
 
@@ -75,7 +76,7 @@ def compute_intervals(
     compute it would make the wait in the call look hidden, or the time before the copy the rank's own.
     """
     if on_gpu:
-        rows = np.isin(cat, DEVICE_WORK) & ~comm
+        rows = cat.among(DEVICE_WORK) & ~comm
         return union(start[rows], end[rows])
     called = (comm | truth(events, "name", NOT_COMPUTE)) & ~truth(events, "name", _MESSAGE)
     work = np.flatnonzero((cat == "cpu_op") & ~comm & ~called)
@@ -87,7 +88,7 @@ def compute_intervals(
     return union(*(np.concatenate(side) for side in zip(*parts, strict=True))) if parts else empty()
 
 
-def operator_intervals(events: pa.Table, cat: Values, host: Host, busy: Intervals) -> Intervals:
+def operator_intervals(events: pa.Table, cat: Column, host: Host, busy: Intervals) -> Intervals:
     """Return the part of `busy` of a CPU trace in which operators ran, ns; the rest is Python inside autograd nodes."""
     operator = (cat == "cpu_op") & truth(events, "name", OPERATOR)
     return intersect(busy, union(host.start[operator], host.end[operator])) if operator.any() else busy

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tracekit.arrays import null_as, to_numpy
+from tracekit.rank_events.coded_words import Column
 from tracekit.units import I64, Mask
 
 Values = npt.NDArray[np.object_]
@@ -42,6 +43,12 @@ def matches(events: pa.Table, column: str, of: Callable[[str | None], object]) -
         table[place] = of(value)
     result: Values = table[places]
     return result
+
+
+def categories(events: pa.Table) -> Column:
+    """Return the category of each row; None for missing ones."""
+    texts, places = encoded(events.column("cat"))
+    return Column(texts, places.astype(np.int32))
 
 
 def holds(events: pa.Table, column: str, of: Callable[[str | None], object]) -> Mask:

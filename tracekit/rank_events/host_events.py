@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.intervals import Intervals, covered_until, gap_start, union
-from tracekit.rank_events.event_columns import DEVICE_CALLS, Values, ints, truth
+from tracekit.rank_events.coded_words import Column
+from tracekit.rank_events.event_columns import DEVICE_CALLS, ints, truth
 from tracekit.rank_events.stream_waits import HOST_WAIT, resumed_behind
 from tracekit.thresholds.tables import MAX_NESTED_RECORDS, POLLS_THAT_WAIT
 from tracekit.units import I64, Mask
@@ -90,7 +91,7 @@ _POLLS: Final = re.compile(r"(Event|Stream)Query")
 
 
 def host_held(
-    events: pa.Table, cat: Values, host: Host, comm: Mask, rows: I64, busy: Intervals, launches: I64
+    events: pa.Table, cat: Column, host: Host, comm: Mask, rows: I64, busy: Intervals, launches: I64
 ) -> I64:
     """Return how long the host alone delayed what ran behind each communication kernel of `rows`, ns.
 
@@ -116,7 +117,7 @@ def host_held(
     return held
 
 
-def _returned_behind(cat: Values, host: Host, rows: I64, launches: I64, held: I64) -> Mask:
+def _returned_behind(cat: Column, host: Host, rows: I64, launches: I64, held: I64) -> Mask:
     """Whether the operator that launched each communication kernel of `rows` returned only when that had ended.
 
     held: how long the host seems to have delayed the device meanwhile, ns; only operators that last as long count.
@@ -133,12 +134,12 @@ def _returned_behind(cat: Values, host: Host, rows: I64, launches: I64, held: I6
     return found
 
 
-def _waits(events: pa.Table, cat: Values, host: Host, launches: I64) -> tuple[Intervals, I64]:
+def _waits(events: pa.Table, cat: Column, host: Host, launches: I64) -> tuple[Intervals, I64]:
     """Return (when a thread that launches compute was in a call that waits for the device, when it asked for events).
 
     One thread may wait for work after which another thread launches: forward and backward have threads of their own.
     """
-    calls = np.isin(cat, DEVICE_CALLS)
+    calls = cat.among(DEVICE_CALLS)
     threads = np.unique(np.stack([host.pid, host.tid])[:, launches[launches >= 0]], axis=1).T.tolist()
     mine = np.zeros(len(cat), bool)
     for pid, tid in threads:

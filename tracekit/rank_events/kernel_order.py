@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tracekit.rank_events.coded_words import Column
 from tracekit.rank_events.compute import COMM_KERNEL
-from tracekit.rank_events.event_columns import Values, holds, matches, truth
+from tracekit.rank_events.event_columns import holds, matches, truth
 from tracekit.rank_events.operation_names import canonical_op
 from tracekit.rank_events.rank_ops import KernelOrder
 from tracekit.units import I64, Mask
@@ -39,7 +40,7 @@ def window_of(times: I64, begins: Sequence[int]) -> I64:
 
 
 def kernel_order(
-    events: pa.Table, cat: Values, comm: Mask, kernels: Launched, start: I64, end: I64, begins: Sequence[int]
+    events: pa.Table, cat: Column, comm: Mask, kernels: Launched, start: I64, end: I64, begins: Sequence[int]
 ) -> KernelOrder | None:
     """Return the order of the stream with the most compute kernels; None where no kernel computes.
 

@@ -13,7 +13,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tracekit.rank_events.event_columns import Values, filled, holds, ints, latest, matches, present
+from tracekit.rank_events.coded_words import Column
+from tracekit.rank_events.event_columns import filled, holds, ints, latest, matches, present
 from tracekit.rank_events.host_events import Enclosing, Host, Thread
 from tracekit.rank_events.operation_names import CALL_OPS, MESSAGES, canonical_op
 from tracekit.thresholds.tables import MAX_BATCH_MEMBERS
@@ -46,11 +47,11 @@ def alone(rows: I64) -> Joined:
     return Joined(place, rows, rows, none, place)
 
 
-def join(events: pa.Table, cat: Values, host: Host, rows: I64, launches: I64) -> Joined:
+def join(events: pa.Table, cat: Column, host: Host, rows: I64, launches: I64) -> Joined:
     """Return the operations of the kernels `rows`, in order of kernels; `cat` and `launches` (rows) are per event."""
     own = present(events, "collective")[rows]
     op = matches(events, "collective", _recorded_op)
-    on_host = ~np.isin(cat, ["kernel", "gpu_user_annotation"])
+    on_host = ~cat.among(["kernel", "gpu_user_annotation"])
     records = np.flatnonzero(filled(events, "collective", _recorded_op) & on_host)
     launch = launches[rows]
     record = _by_external_id(events, rows, records, launch, host)

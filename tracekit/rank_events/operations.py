@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from tracekit.intervals import empty
 from tracekit.rank_events.arguments import read_arguments, resolve_groups
-from tracekit.rank_events.coded_words import among
+from tracekit.rank_events.coded_words import Column, among
 from tracekit.rank_events.compute import DEVICE_WORK, communicates, compute_intervals, operator_intervals
-from tracekit.rank_events.event_columns import DEVICE_CALLS, Values, holds, ints, matches, present, truth
+from tracekit.rank_events.event_columns import DEVICE_CALLS, categories, holds, ints, present, truth
 from tracekit.rank_events.host_events import Enclosing, Host, host_held, host_of
 from tracekit.rank_events.kernel_order import Launched, kernel_order, window_of
 from tracekit.rank_events.kernel_records import alone, join
@@ -66,7 +66,7 @@ def rank_ops(
     """
     if not events.num_rows:
         return _nothing(rank)
-    host, cat = host_of(events), matches(events, "cat", lambda c: c)
+    host, cat = host_of(events), categories(events)
     on_gpu = bool((cat == "kernel").any())
     comm = communicates(events, cat == "kernel", on_gpu=on_gpu)
     threaded = not (on_gpu or present(events, "collective").any())
@@ -98,13 +98,13 @@ def rank_ops(
     )  # fmt: skip
 
 
-def _timed(cat: Values, lasted: Mask) -> bool:
+def _timed(cat: Column, lasted: Mask) -> bool:
     """Whether nearly all kernels took time; those of damaged events take none, which no kernel does."""
     kernel = cat == "kernel"
     return not kernel.any() or float(lasted[kernel].mean()) >= COUNTED_SHARE
 
 
-def _marked(events: pa.Table, cat: Values, host: Host, rows: I64, start: I64) -> dict[int, tuple[int, int]]:
+def _marked(events: pa.Table, cat: Column, host: Host, rows: I64, start: I64) -> dict[int, tuple[int, int]]:
     """The marked steps, as `step_spans`; none if the marks say nothing about the operations `rows`."""
     steps = step_spans(events, cat, host.start, host.end)
     return {} if (cat == "kernel").any() and run_ahead(steps, cat, rows, start) else steps
@@ -142,7 +142,7 @@ def _in_order(comm: Mask, start: I64) -> I64:
 
 def _order(
     events: pa.Table,
-    cat: Values,
+    cat: Column,
     comm: Mask,
     start: I64,
     end: I64,
@@ -164,7 +164,7 @@ def _order(
 
 def _worked(
     events: pa.Table,
-    cat: Values,
+    cat: Column,
     start: I64,
     end: I64,
     launches: I64,
@@ -172,7 +172,7 @@ def _worked(
     steps: dict[int, tuple[int, int]],
 ) -> dict[int, tuple[int, int]]:
     """Return begin and end of the work of each marked step, ns, as `step_work`; `launches` and `begins` as `_order`."""
-    rows = np.flatnonzero(np.isin(cat, DEVICE_WORK) & bool(steps))
+    rows = np.flatnonzero(cat.among(DEVICE_WORK) & bool(steps))
     rows = rows[np.argsort(start[rows], kind="stable")]
     issued = issue_times(launches[rows], ints(events, "stream", -1)[rows], start[rows], start, begins)
     return step_work(steps, issued, end[rows], begins)
@@ -268,14 +268,14 @@ def _is_collective(name: str | None) -> bool:
 # to the step before: its device still works off what was launched ahead of the window.
 
 
-def opens_of(events: pa.Table, cat: Values, begins: Sequence[int]) -> tuple[int, ...]:
+def opens_of(events: pa.Table, cat: Column, begins: Sequence[int]) -> tuple[int, ...]:
     """Return the end of the wait for the device that begins each window on its host, ns; else the window's begin."""
     opens = list(begins)
     start = ints(events, "ts", 0)
-    hosts = np.flatnonzero(~np.isin(cat, _ON_DEVICE))
+    hosts = np.flatnonzero(~cat.among(_ON_DEVICE))
     hosts = hosts[np.argsort(start[hosts], kind="stable")]
     window = window_of(start[hosts], begins)
-    waits = np.isin(cat, DEVICE_CALLS) & truth(events, "name", HOST_WAIT)
+    waits = cat.among(DEVICE_CALLS) & truth(events, "name", HOST_WAIT)
     for number in np.unique(window).tolist():
         first = hosts[np.searchsorted(window, number)]
         if waits[first]:

@@ -11,7 +11,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tracekit.rank_events.event_columns import DEVICE_CALLS, Values, filled, ints, latest, matches
+from tracekit.rank_events.coded_words import Column
+from tracekit.rank_events.event_columns import DEVICE_CALLS, filled, ints, latest, matches
 from tracekit.thresholds.ingest import MAX_STEP
 from tracekit.thresholds.tables import LATE_LAUNCH_NS, MOST_BEHIND_MARKS
 from tracekit.units import I32, I64
@@ -27,7 +28,7 @@ def step_number(name: str | None) -> int | None:
     return int(m.group(1)) if name and (m := _STEP.match(name)) else None
 
 
-def step_spans(events: pa.Table, cat: Values, start: I64, end: I64) -> dict[int, tuple[int, int]]:
+def step_spans(events: pa.Table, cat: Column, start: I64, end: I64) -> dict[int, tuple[int, int]]:
     """Return the host time (begin, end) of each marked step, ns, by number; `cat`, `start` and `end` are per event."""
     number = matches(events, "name", step_number)
     spans: dict[int, tuple[int, int]] = {}
@@ -39,12 +40,12 @@ def step_spans(events: pa.Table, cat: Values, start: I64, end: I64) -> dict[int,
     return dict(sorted(spans.items()))
 
 
-def run_ahead(steps: dict[int, tuple[int, int]], cat: Values, rows: I64, start: I64) -> bool:
+def run_ahead(steps: dict[int, tuple[int, int]], cat: Column, rows: I64, start: I64) -> bool:
     """Whether the host had ended all `steps` before most of the operations `rows` began, and no launch shows theirs.
 
     Such marks show when the host was in a step, not when the device was. `cat` and `start` (ns) are per event.
     """
-    if not steps or not len(rows) or np.isin(cat, DEVICE_CALLS).any():
+    if not steps or not len(rows) or cat.among(DEVICE_CALLS).any():
         return False
     last = max(end for _, end in steps.values())
     return float((start[rows] > last).mean()) > MOST_BEHIND_MARKS
@@ -66,7 +67,7 @@ def label(times: I64, steps: dict[int, tuple[int, int]]) -> I32:
     return np.where(inside, np.asarray(numbers)[np.maximum(index, 0)], NO_STEP).astype(np.int32)
 
 
-def launch_rows(events: pa.Table, cat: Values, rows: I64, begins: Sequence[int] = ()) -> I64:
+def launch_rows(events: pa.Table, cat: Column, rows: I64, begins: Sequence[int] = ()) -> I64:
     """For each kernel of `rows` the event row of its launch on the host; -1 if the trace does not show it.
 
     Among several launches with the kernel's correlation, as windows of two processes have, it is the last one before
@@ -74,7 +75,7 @@ def launch_rows(events: pa.Table, cat: Values, rows: I64, begins: Sequence[int] 
     sorted, ns.
     """
     correlation, start = ints(events, "correlation", -1), ints(events, "ts", 0)
-    hosts = np.flatnonzero(np.isin(cat, DEVICE_CALLS) & (correlation >= 0))
+    hosts = np.flatnonzero(cat.among(DEVICE_CALLS) & (correlation >= 0))
     found = latest(correlation[hosts], start[hosts], correlation[rows], start[rows])
     launch = np.where(found >= 0, np.append(hosts, -1)[found], -1)
     window = np.searchsorted(np.array(begins[1:], np.int64), start, side="right")

@@ -14,7 +14,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tracekit.rank_events.event_columns import DEVICE_CALLS, Values, ints, latest, truth
+from tracekit.rank_events.coded_words import Column
+from tracekit.rank_events.event_columns import DEVICE_CALLS, ints, latest, truth
 from tracekit.units import I8, I64, Mask
 
 WAITED: Final = 1
@@ -38,7 +39,7 @@ class _Waits:
     upto: I64  # launches on the other stream until then are waited for
 
 
-def waited_for(events: pa.Table, cat: Values, comm: Mask, rows: I64, end: I64, launches: I64) -> I8:
+def waited_for(events: pa.Table, cat: Column, comm: Mask, rows: I64, end: I64, launches: I64) -> I8:
     """Return `WAITED`, `FREE` or `UNTOLD` for each communication kernel of `rows`.
 
     end: per event, ns; comm: whether each event communicates; launches: the row of its launch, by event. The compute
@@ -72,7 +73,7 @@ def resumed_behind(compute: I64, start: I64, ends: I64) -> tuple[I64, Mask]:
     return compute[np.minimum(place, len(compute) - 1)], np.asarray(place < len(compute), bool)
 
 
-def _waits_of(events: pa.Table, cat: Values) -> _Waits | None:
+def _waits_of(events: pa.Table, cat: Column) -> _Waits | None:
     """Return the waits of a recording; None where it has none, or one of them does not name the other stream."""
     rows = np.flatnonzero((cat == "cuda_sync") & truth(events, "name", _STREAM_WAIT))
     stream, other = ints(events, "stream", -1)[rows], ints(events, "wait_stream", -1)[rows]
@@ -137,9 +138,9 @@ def _latest_reaches(key: I64, issued: I64, upto: I64, asked: I64, before: I64, s
     )
 
 
-def _host_stood(events: pa.Table, cat: Values, moments: I64) -> Mask:
+def _host_stood(events: pa.Table, cat: Column, moments: I64) -> Mask:
     """Return whether the host was in a call that waits for the device at each of `moments`, ns."""
-    rows = np.flatnonzero(np.isin(cat, DEVICE_CALLS) & truth(events, "name", HOST_WAIT))
+    rows = np.flatnonzero(cat.among(DEVICE_CALLS) & truth(events, "name", HOST_WAIT))
     if not len(rows):
         return np.zeros(len(moments), bool)
     begin = ints(events, "ts", 0)[rows]
@@ -162,7 +163,7 @@ UNKNOWN = -1
 
 
 def ready_times(
-    events: pa.Table, cat: Values, comm: Mask, rows: I64, launch: I64, start: I64, end: I64,
+    events: pa.Table, cat: Column, comm: Mask, rows: I64, launch: I64, start: I64, end: I64,
     launches: I64, received: Mask | None = None,
 ) -> tuple[I64, I64, I64]:  # fmt: skip
     """Return when each communication kernel of `rows` could have started, and when compute used what it `received`; ns.
@@ -188,7 +189,7 @@ def ready_times(
     last = np.minimum(before, ended) - 1
     computed = np.where(last >= 0, end[main][np.maximum(last, 0)], launch)
     ready = np.where(known, np.minimum(np.maximum(computed, launch), start[rows]), UNKNOWN)
-    waits = np.flatnonzero(np.isin(cat, DEVICE_CALLS) & truth(events, "name", _SYNCHRONIZES))
+    waits = np.flatnonzero(cat.among(DEVICE_CALLS) & truth(events, "name", _SYNCHRONIZES))
     waits = waits[np.argsort(end[waits], kind="stable")]
     used = np.full(len(rows), UNKNOWN)
     mine = np.flatnonzero(known if received is None else received & known)

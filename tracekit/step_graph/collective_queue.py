@@ -42,7 +42,7 @@ def queue_of(run: Measured, *, free: bool = False, early: bool = False) -> Colle
     caused = np.concatenate([caused, crossed], axis=1)
     ready[answers] = np.minimum(ops.at_ready[answers], ready[answers])
     wall[answers] = np.minimum(launched[answers], wall[answers])
-    used = _uses(run, early=early)
+    used = uses_of(run, early=early)
     guessed = queued & ~launches_known & ~run.in_message[this]
     this, behind = this[guessed], behind[guessed]
     if free:
@@ -57,7 +57,7 @@ def queue_of(run: Measured, *, free: bool = False, early: bool = False) -> Colle
     return CollectiveQueue(ready, wall, before, caused, used)
 
 
-def _uses(run: Measured, *, early: bool) -> I64:
+def uses_of(run: Measured, *, early: bool = False) -> I64:
     """Return by operation when compute used what a matched receive brought, ns; −1 unknown. `early` as `queue_of`."""
     ops, used = run.ops, _per_rank(run, lambda r: r.used)
     received = ops.op == "recv"

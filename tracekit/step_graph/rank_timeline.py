@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
 from typing import Final
 
 import numpy as np
@@ -33,6 +34,12 @@ class CollectiveQueue:
     caused: I64  # pairs of instances (two rows): the first starts no sooner than the second, of another channel, ends
     used: I64  # per operation: when compute used a message first, on the rank's clock, ns; -1 where unknown
 
+    def digest(self, rows: I64) -> bytes:
+        """Return a digest of all that `posts_and_needs` reads of the queues of `rows`."""
+        return blake2b(
+            b"".join(c[rows].tobytes() for c in (self.ready, self.wall, self.used)), digest_size=16
+        ).digest()
+
 
 @dataclass(frozen=True)
 class RankTimeline:
@@ -48,6 +55,7 @@ class RankTimeline:
         Parts, ...
     ]  # the same, cut at operations that its peers run in the same order; the finest first
     start: float  # aligned wall time at the begin of the run
+    follows: bytes = b""  # the digest of the queues from which its events follow
 
     @cached_property
     def gaps(self) -> F64:

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.steps.medians import median_by_column
+from tracekit.steps.medians import median_by_column, median_of_others, median_without_each, of_rows
 from tracekit.thresholds.slowrank import COLUMN_NOISE_FROM, MOST_CONFIDENCE, Z_LIMIT
 from tracekit.units import F64, I64
 
@@ -36,18 +36,6 @@ class Excess:
     named: F64 | float = 0.0  # the part of `value` with a known cause, ns
 
 
-def median_of_others(values: F64, groups: list[I64]) -> F64:
-    """Return for each row the median of the other rows of its group, column by column; NaN where it has no peer.
-
-    `groups` are disjoint sets of rows. Unknown values (NaN) are left out. The result has the shape of `values`.
-    """
-    result = np.full(values.shape, np.nan)
-    for rows in groups:
-        if len(rows) > 1:
-            result[rows] = _median_without_each(values[rows])
-    return result
-
-
 def usual_of_others(values: F64, groups: list[I64], usual: I64) -> F64:
     """Return for each row what the others of its group usually need: `median_of_others`, or that of `usual` rows.
 
@@ -59,36 +47,17 @@ def usual_of_others(values: F64, groups: list[I64], usual: I64) -> F64:
         if len(low):
             result[np.setdiff1d(rows, low)] = median_by_column(values[low])
         if len(low) > 1:
-            result[low] = _median_without_each(values[low])
+            result[low] = median_without_each(values[low])
     return result
-
-
-def _median_without_each(block: F64) -> F64:
-    """Return for each entry the median of the other entries of its column, without NaN; NaN if no others exist.
-
-    One sort serves all rows: leaving out an entry moves the later ones up by one position.
-    """
-    order = np.argsort(block, axis=0, kind="stable")  # NaN comes last
-    ascending = np.take_along_axis(block, order, axis=0)
-    place = np.empty_like(order)
-    np.put_along_axis(place, order, np.arange(len(block))[:, None] + np.zeros_like(order), axis=0)
-    known = ~np.isnan(block)
-    others = known.sum(axis=0) - known
-    found = np.zeros(block.shape)
-    for middle in ((others - 1) // 2, others // 2):
-        at = np.maximum(middle, 0)
-        at += known & (at >= place)
-        found += np.take_along_axis(ascending, np.minimum(at, len(block) - 1), axis=0)
-    return np.where(others > 0, found / 2, np.nan)
 
 
 def spread_of_others(levels: Sequence[float]) -> tuple[list[float], list[float]]:
     """Return (the median of the other levels, their robust standard deviation about it), for two levels or more."""
     values = np.array(levels)[:, None]
-    peers, between = _median_without_each(values), np.zeros(values.shape)
+    peers, between = median_without_each(values), np.zeros(values.shape)
     for middle in np.unique(peers):  # three values at the most
         mine = peers == middle
-        between[mine] = _median_without_each(np.abs(values - middle))[mine]
+        between[mine] = median_without_each(np.abs(values - middle))[mine]
     return peers[:, 0].tolist(), (MAD_TO_SIGMA * between[:, 0]).tolist()
 
 
@@ -118,11 +87,10 @@ def excess(
     difference = values - usual_of_others(values - named, groups, usual)
     chance = difference - named
     columns = np.isfinite(difference).sum(axis=1)
-    mean = np.array([np.nanmean(d) if n else np.nan for d, n in zip(difference, columns, strict=True)])
+    mean = of_rows(np.nanmean, difference)
     many = int(np.median(columns[columns > 0])) if (columns > 0).any() else 0
     if many >= 2:
-        level = np.array([np.nanmedian(d) if n else np.nan for d, n in zip(chance, columns, strict=True)])
-        deviation = chance - level[:, None]
+        deviation = chance - of_rows(np.nanmedian, chance)[:, None]
         sigma = spread(deviation) * float(np.sqrt(many / (many - 1)))
     else:
         deviation, sigma = np.zeros(difference.shape), spread(chance)

@@ -8,7 +8,7 @@ import numpy as np
 from tracekit.arrays import compact
 from tracekit.matching.clock import aligned
 from tracekit.rank_events.operation_names import UNDIRECTED
-from tracekit.step_graph.collective_queue import queue_of
+from tracekit.step_graph.collective_queue import queue_of, uses_of
 from tracekit.step_graph.own_parts import cut, parts_of
 from tracekit.step_graph.rank_timeline import CollectiveQueue, RankTimeline, posts_and_needs
 from tracekit.step_graph.replay import StepModel, StepRun
@@ -58,6 +58,8 @@ def using_early(run: Measured, model: StepModel) -> StepModel:
     A rank that is late needs no message that came meanwhile. Without its delay it would wait for some of them, and the
     earlier it needs them, the less a cure saves.
     """
+    if np.array_equal(uses_of(run, early=True), uses_of(run)):
+        return model
     early = _runs(run, queue_of(run, early=True), model)
     same = all(
         a is b
@@ -205,12 +207,8 @@ def runs_of(run: Measured) -> list[tuple[int, ...]]:
 
 
 def timeline_of(
-    run: Measured,
-    queue: CollectiveQueue,
-    rank: int,
-    columns: tuple[int, ...],
-    like: RankTimeline | None = None,
-) -> RankTimeline | None:
+    run: Measured, queue: CollectiveQueue, rank: int, columns: tuple[int, ...], like: RankTimeline | None = None
+) -> RankTimeline | None:  # fmt: skip
     """Return the timeline of `rank` over the steps in `columns`; None where one of them is not recorded whole.
 
     Reuses parts and unchanged events from `like`, the timeline of the same rank and steps under another queue.
@@ -222,12 +220,14 @@ def timeline_of(
     where = ops.of(rank)
     labels = ops.step[where] if steps.labelled else np.zeros(where.stop - where.start, np.int32)
     rows = np.flatnonzero(np.isin(labels, [steps.numbers[c] for c in columns])) + where.start
+    follows = queue.digest(rows)
+    if like is not None and like.follows == follows:
+        return like
     kind, reading, event = posts_and_needs(ops, queue, rows)
     if like is not None:
-        return _with_events(like, kind, reading, event)
+        return _with_events(like, kind, reading, event, follows)
     begins = steps.begin[row, list(columns)]
-    knots = np.append(begins, begins[-1] + steps.own[row, columns[-1]])
-    knots = np.maximum.accumulate(knots)
+    knots = np.maximum.accumulate(np.append(begins, begins[-1] + steps.own[row, columns[-1]]))
     numbers, mine = [steps.numbers[c] for c in columns], labels[rows - where.start]
     every = [ops.at_start[rows[mine == n]] for n in numbers]
     blocks = [p[np.linspace(0, len(p), STEP_PARTS, endpoint=False).astype(int)[1:]] for p in every]
@@ -240,14 +240,18 @@ def timeline_of(
         blocks=cut(knots, blocks),
         parts=parts_of(ops, rows, numbers, mine, knots, queue.ready),
         start=_begin_wall(run, rank, rows, knots[0]),
+        follows=follows,
     )
 
 
-def _with_events(like: RankTimeline, kind: I64, reading: F64, event: I64) -> RankTimeline:
-    """Return `like` with other events; `like` itself where they are equal."""
+def _with_events(like: RankTimeline, kind: I64, reading: F64, event: I64, follows: bytes) -> RankTimeline:
+    """Return `like` with other events, which follow from other queues; `like` itself where they are equal."""
     if np.array_equal(kind, like.kinds) and np.array_equal(event, like.events):
-        return like if np.array_equal(reading, like.readings) else replace(like, readings=reading)
-    return replace(like, kinds=kind.astype(np.int8), readings=reading, events=event.astype(np.int32))
+        same = np.array_equal(reading, like.readings)
+        return like if same else replace(like, readings=reading, follows=follows)
+    return replace(
+        like, kinds=kind.astype(np.int8), readings=reading, events=event.astype(np.int32), follows=follows
+    )
 
 
 def _begin_wall(run: Measured, rank: int, rows: I64, reading: float) -> float:

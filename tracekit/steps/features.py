@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from tracekit.intervals import Intervals, intersect, subtract, union
 from tracekit.matching.match import Operations
+from tracekit.rank_events.coded_words import Column
 from tracekit.rank_events.compute import COMM_KERNEL, DEVICE_WORK, NOT_COMPUTE, communicates
-from tracekit.rank_events.event_columns import Values, ints, matches, truth
+from tracekit.rank_events.event_columns import categories, ints, matches, truth
 from tracekit.steps.steps import Steps, idle_within, inside_each, tails_of, windows_of
 from tracekit.store import Run
 from tracekit.thresholds.slowrank import MINOR, TIME_SLICE_NS
@@ -48,6 +49,7 @@ COPIES: Final = re.compile(
 PEER_COPIES: Final = re.compile(r"memcpy.*(PtoP|PeerToPeer)", re.IGNORECASE)
 """Copies from the memory of another device, as asynchronous tensor parallelism reads what its peers hold."""
 
+_ON_DEVICE: Final = (*DEVICE_WORK, "gpu_user_annotation")
 _NEVER: Final = np.zeros(0, np.int64), np.zeros(0, np.int64)
 COMMUNICATION: Final = re.compile(f"{COMM_KERNEL.pattern}|{NOT_COMPUTE.pattern}", re.IGNORECASE)
 
@@ -110,18 +112,17 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     """
     row, source = steps.row(rank), ops.per_rank[rank]
     columns = steps.recorded(rank)
-    each = windows_of(ops, steps, rank, columns)
-    windows = union(*np.concatenate([each, tails_of(steps, rank, columns)], axis=1))
+    each, windows = _windows(ops, steps, rank, columns)
     if not len(windows[0]):
         return None
     events = run.events(rank, ["ts", "dur", "cat", "name", "external_id", "collective", "grid"])
     start = ints(events, "ts", 0)
     end = start + ints(events, "dur", 0)
-    cat = matches(events, "cat", lambda v: v)
+    cat = categories(events)
     exposed = ops.progress[rank].exposed
     idle = idle_within(ops, rank, windows)
-    computing = np.isin(cat, DEVICE_WORK) if source.on_gpu else cat == "cpu_op"
-    host, n = ~np.isin(cat, [*DEVICE_WORK, "gpu_user_annotation"]), float(len(columns))
+    computing = cat.among(DEVICE_WORK) if source.on_gpu else cat == "cpu_op"
+    host, n = ~cat.among(_ON_DEVICE), float(len(columns))
 
     def named(pattern: re.Pattern[str], where: npt.NDArray[np.bool_]) -> Intervals:
         rows = where & truth(events, "name", pattern)
@@ -145,7 +146,13 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     )  # fmt: skip
 
 
-def _talks(events: pa.Table, cat: Values, *, on_gpu: bool) -> Mask:
+def _windows(ops: Operations, steps: Steps, rank: int, columns: list[int]) -> tuple[Intervals, Intervals]:
+    """Return (the steps in `columns` of a rank, all of them with their tails as disjoint intervals), ns."""
+    each = windows_of(ops, steps, rank, columns)
+    return each, union(*np.concatenate([each, tails_of(steps, rank, columns)], axis=1))
+
+
+def _talks(events: pa.Table, cat: Column, *, on_gpu: bool) -> Mask:
     """Whether each kernel, or operator of a CPU, is communication."""
     return (
         communicates(events, cat == "kernel", on_gpu=True) if on_gpu else truth(events, "name", COMMUNICATION)
@@ -153,13 +160,15 @@ def _talks(events: pa.Table, cat: Values, *, on_gpu: bool) -> Mask:
 
 
 def loading_ns(run: Run, ops: Operations, steps: Steps, rank: int) -> float:
-    """Return `Features.loader` of a rank with a whole step, without reading the others. Errors as `read_features`."""
-    events = run.events(rank, ["ts", "dur", "cat", "name"])
-    loads = truth(events, "name", LOADER)
-    if not loads.any():
+    """Return `Features.loader` of a rank with a whole step, without the other features. Errors as `read_features`."""
+    events, columns = run.events(rank, ["ts", "dur", "cat", "name"]), steps.recorded(rank)
+    loads = truth(events, "name", LOADER) & ~categories(events).among(_ON_DEVICE)
+    if not loads.any() or not columns:
         return 0.0
-    features = read_features(run, ops, steps, rank)
-    return 0.0 if features is None else features.loader
+    _, windows = _windows(ops, steps, rank, columns)
+    still = idle_within(ops, rank, windows) if ops.per_rank[rank].on_gpu else windows
+    start, lasted = ints(events, "ts", 0)[loads], ints(events, "dur", 0)[loads]
+    return _within(union(start, start + lasted), still) / len(columns)
 
 
 def _work(events: pa.Table, rows: Mask, windows: Intervals, steps: float) -> dict[str, Work]:

@@ -17,8 +17,9 @@ import pyarrow as pa
 from tracekit.arrays import numbered_rows
 from tracekit.intervals import Intervals, subtract, union
 from tracekit.matching.match import Operations
+from tracekit.rank_events.coded_words import Column
 from tracekit.rank_events.compute import NOT_COMPUTE, OPERATOR
-from tracekit.rank_events.event_columns import DEVICE_CALLS, Values, ints, matches, truth
+from tracekit.rank_events.event_columns import DEVICE_CALLS, Values, categories, ints, matches, truth
 from tracekit.rank_events.stream_waits import HOST_WAIT
 from tracekit.steps.features import LOADER
 from tracekit.steps.medians import weighted_quantile
@@ -68,15 +69,15 @@ def _working(events: pa.Table) -> tuple[Intervals, I64]:
     """Return (intervals in which a host works, sorted times at which it launches kernels); ns."""
     start = ints(events, "ts", 0)
     end = start + ints(events, "dur", 0)
-    cat = matches(events, "cat", lambda c: c)
-    call = np.isin(cat, DEVICE_CALLS)
+    cat = categories(events)
+    call = cat.among(DEVICE_CALLS)
     waits = call & (
         truth(events, "name", _WAITS) | ((end - start > LAUNCHED_NS) & ~_has_room(events, cat, call))
     )
     talks = (cat == "cpu_op") & truth(events, "name", _TALKS) & (end - start > HOST_SILENT_NS)
     operator = (cat == "cpu_op") & ~truth(events, "name", _FOR_OTHERS) & (end - start <= OPERATOR_NS)
     waits |= talks
-    loads = np.isin(cat, ["user_annotation", "python_function"]) & truth(events, "name", LOADER)
+    loads = cat.among(["user_annotation", "python_function"]) & truth(events, "name", LOADER)
     busy = (call & ~waits) | (operator & ~talks) | loads
     stands = union(start[waits], end[waits])
     mine = _of_launching_threads(events, call & truth(events, "name", LAUNCH))
@@ -95,11 +96,11 @@ def _of_launching_threads(events: pa.Table, launches: Mask) -> Mask:
     return np.asarray(np.isin(number, np.unique(number[launches])), bool)
 
 
-def _has_room(events: pa.Table, cat: Values, call: Mask) -> Mask:
+def _has_room(events: pa.Table, cat: Column, call: Mask) -> Mask:
     """Whether each `call` is a launch while so few kernels wait for the device that its queue cannot be full."""
     start, number = ints(events, "ts", 0), ints(events, "correlation", -1)
     launches = call & (number >= 0) & truth(events, "name", LAUNCH)
-    ran = np.isin(cat, ["kernel", "gpu_memcpy", "gpu_memset"]) & np.isin(number, number[launches])
+    ran = cat.among(["kernel", "gpu_memcpy", "gpu_memset"]) & np.isin(number, number[launches])
     begun = np.searchsorted(np.sort(start[ran]), start, side="right")
     queued = np.searchsorted(np.sort(start[launches]), start, side="right") - begun
     return np.asarray(launches & (queued < QUEUE_ROOM), bool)
@@ -256,7 +257,7 @@ def _operators(run: Run, ops: Operations, steps: Steps, row: int) -> _Times:
 def _outermost(events: pa.Table) -> tuple[Intervals, Values]:
     """(begins and ends, names) of the operators that are inside no other one of their thread, in order of time."""
     operator = truth(events, "name", OPERATOR) & ~truth(events, "name", NOT_COMPUTE)
-    rows = np.flatnonzero(operator & (matches(events, "cat", lambda cat: cat) == "cpu_op"))
+    rows = np.flatnonzero(operator & (categories(events) == "cpu_op"))
     start, tid = ints(events, "ts", 0)[rows], ints(events, "tid", -1)[rows]
     end = start + ints(events, "dur", 0)[rows]
     outer = np.zeros(len(rows), bool)

@@ -31,9 +31,43 @@ def median_by_column(values: F64) -> F64:
     return result
 
 
-def of_rows(reduce: Callable[[F64], np.floating[Any]], values: F64) -> F64:
+def median_of_others(values: F64, groups: list[I64]) -> F64:
+    """Return for each row the median of the other rows of its group, column by column; NaN where it has no peer.
+
+    `groups` are disjoint sets of rows. Unknown values (NaN) are left out. The result has the shape of `values`.
+    """
+    result = np.full(values.shape, np.nan)
+    for rows in groups:
+        if len(rows) > 1:
+            result[rows] = median_without_each(values[rows])
+    return result
+
+
+def median_without_each(block: F64) -> F64:
+    """Return for each entry the median of the other entries of its column, without NaN; NaN if no others exist.
+
+    One sort serves all rows: leaving out an entry moves the later ones up by one position.
+    """
+    order = np.argsort(block, axis=0, kind="stable")  # NaN comes last
+    ascending = np.take_along_axis(block, order, axis=0)
+    place = np.empty_like(order)
+    np.put_along_axis(place, order, np.arange(len(block))[:, None] + np.zeros_like(order), axis=0)
+    known = ~np.isnan(block)
+    others = known.sum(axis=0) - known
+    found = np.zeros(block.shape)
+    for middle in ((others - 1) // 2, others // 2):
+        at = np.maximum(middle, 0)
+        at += known & (at >= place)
+        found += np.take_along_axis(ascending, np.minimum(at, len(block) - 1), axis=0)
+    return np.where(others > 0, found / 2, np.nan)
+
+
+def of_rows(reduce: Callable[..., Any], values: F64) -> F64:
     """Return `reduce`, as `np.nanmean`, of each row of `values`, a row a rank; NaN where nothing in it is known."""
-    return np.array([float(reduce(row)) if np.isfinite(row).any() else np.nan for row in values])
+    known = np.isfinite(values).any(axis=1)
+    result = np.full(len(values), np.nan)
+    result[known] = reduce(values[known], axis=1)
+    return result
 
 
 # A sample of ranks: reading the events of a rank takes time, and a median needs few.

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from tracekit.intervals import covered_until, union
 from tracekit.matching.match import Operations
 from tracekit.rank_events.compute import communicates
-from tracekit.rank_events.event_columns import ints, matches
+from tracekit.rank_events.event_columns import categories, ints, matches
 from tracekit.steps.steps import Steps, windows_of
 from tracekit.store import Run
 from tracekit.thresholds.slowrank import MAJORITY
@@ -76,7 +76,7 @@ def _within(
     events = run.events(rank, _COLUMNS)
     start = ints(events, "ts", 0)
     end = start + ints(events, "dur", 0)
-    kernel = matches(events, "cat", lambda text: text == "kernel").astype(bool)
+    kernel = categories(events) == "kernel"
     comm = communicates(events, kernel, on_gpu=True)
     talking = union(start[comm], end[comm])
     mine = np.flatnonzero(kernel & ~comm)
@@ -84,7 +84,7 @@ def _within(
         streams, counts = np.unique(ints(events, "stream", -1)[mine], return_counts=True)
         mine = mine[ints(events, "stream", -1)[mine] == streams[np.argmax(counts)]] if len(mine) else mine
     else:
-        mine = np.flatnonzero(matches(events, "cat", lambda text: text == of).astype(bool))
+        mine = np.flatnonzero(categories(events) == of)
     mine = mine[np.argsort(start[mine], kind="stable")]
     at = np.searchsorted(begins - DEVICE_ROUNDING_NS, start[mine], side="right") - 1
     inside = (at >= 0) & (start[mine] < ends[np.maximum(at, 0)]) if columns else np.zeros(len(mine), bool)

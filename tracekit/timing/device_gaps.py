@@ -6,7 +6,7 @@ import numpy as np
 
 from tracekit.intervals import Intervals, empty, subtract, union
 from tracekit.matching.match import Operations
-from tracekit.rank_events.event_columns import ints, matches
+from tracekit.rank_events.event_columns import categories, ints
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.rank_events.step_marks import issue_times, launch_rows
 from tracekit.store import Run
@@ -59,9 +59,9 @@ def _by_launch(still: Intervals, ran: _Started) -> Gaps:
 def _started(run: Run, source: RankOps) -> _Started:
     """Return all kernels and copies of a rank's device."""
     events = run.events(source.rank, ["ts", "cat", "stream", "correlation"])
-    cat = matches(events, "cat", lambda c: c)
+    cat = categories(events)
     start = ints(events, "ts", 0)
-    rows = np.flatnonzero(np.isin(cat, _DEVICE))
+    rows = np.flatnonzero(cat.among(_DEVICE))
     rows = rows[np.argsort(start[rows], kind="stable")]
     launch = launch_rows(events, cat, rows, source.begins)
     stream = ints(events, "stream", -1)[rows]

@@ -18,7 +18,7 @@ from tracekit.mesh import Mesh
 from tracekit.mesh.parts import ALL_TO_ALL
 from tracekit.rank_events.coded_words import Column, numbered
 from tracekit.rank_events.step_marks import NO_STEP
-from tracekit.steps.medians import median_by_column
+from tracekit.steps.medians import median_of_others
 from tracekit.steps.steps import Steps, compute_in_steps, measure, with_tails
 from tracekit.store import Run
 from tracekit.thresholds.slowrank import CLEAR_SHARE
@@ -236,33 +236,24 @@ def _with_late_begins(steps: Steps, stages: Rows) -> Steps:
     """Return several steps with the delay of a late begin as own time, as far as every later step of the rank shows it.
 
     A host that pauses, or waits for its data, before every step did so before the first step of its window as well, and
-    its peers waited for that. `stages` hold rows of ranks that do the same work. A delay below `CLEAR_SHARE` of a step
-    is not added.
+    its peers waited for that. `stages` hold rows of ranks that do the same work; they end a step together, so that the
+    first step of a late rank is shorter than that of the others. A rank that works no longer than they in a later step
+    shows no such delay, and one below `CLEAR_SHARE` of a step is not added.
     """
     firsts = np.append(0, np.flatnonzero(np.diff(steps.numbers) > 1) + 1)
     later = np.setdiff1d(np.arange(len(steps.numbers)), firsts)
     if not steps.labelled or not len(later):
         return steps
-    late, least = np.zeros(steps.own.shape), CLEAR_SHARE * float(np.nanmedian(steps.wall[:, later]))
-    for stage in stages:
-        for row in stage.tolist() if len(stage) > 1 else ():
-            found = _late(steps, row, np.setdiff1d(stage, row), firsts, later)
-            late[row, firsts] = np.where(found >= least, found, 0.0)
+    least = CLEAR_SHARE * float(np.nanmedian(steps.wall[:, later]))
+    shorter = median_of_others(steps.wall, stages) - steps.wall
+    beyond = steps.own - median_of_others(steps.own, stages)
+    lag = shorter[:, firsts] - np.maximum(shorter[:, later].max(axis=1, keepdims=True), 0.0)
+    found = np.minimum(lag, beyond[:, later].min(axis=1, keepdims=True) - np.maximum(beyond[:, firsts], 0.0))
+    late = np.zeros(steps.own.shape)
+    late[:, firsts] = np.where(found >= least, found, 0.0)
     begun = tuple((steps.numbers[c], steps.ranks[r]) for r, c in np.argwhere(late).tolist())
     own, wall, begin = steps.own + late, steps.wall + late, steps.begin - late
     return replace(steps, own=own, wall=wall, begin=begin, begun_late=begun)
-
-
-def _late(steps: Steps, row: int, others: I64, firsts: I64, later: I64) -> F64:
-    """Return by window how late a rank began it for a delay of every later step, ns; NaN where unknown.
-
-    Ranks end a step together, so that its first step is shorter than that of `others` by the late begin. A rank that
-    works no longer than they in a later step shows no such delay.
-    """
-    shorter = median_by_column(steps.wall[others]) - steps.wall[row]
-    beyond = steps.own[row] - median_by_column(steps.own[others])
-    lag = shorter[firsts] - max(float(shorter[later].max()), 0.0)
-    return np.asarray(np.minimum(lag, beyond[later].min() - np.maximum(beyond[firsts], 0.0)), np.float64)
 
 
 def of_one_rank(run: Run, error: InputError) -> InputError:

@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.intervals import Intervals, covered_until, empty, intersect, subtract, union
+from tracekit.rank_events.coded_words import Column
 from tracekit.rank_events.compute import OPERATOR, communicates
-from tracekit.rank_events.event_columns import Values, ints, matches, truth
+from tracekit.rank_events.event_columns import categories, ints, matches, truth
 from tracekit.rank_events.host_events import Host, host_of
 from tracekit.rank_events.step_marks import launch_rows
 from tracekit.steps.features import ALLOCATOR
@@ -85,7 +86,7 @@ def work_of(case: Case, rank: int) -> RankWork | None:
     computed = subtract(source.computed, case.ops.progress[rank].exposed)
     events = case.run.events(rank, _COLUMNS)
     host = host_of(events)
-    cat = matches(events, "cat", lambda c: c)
+    cat = categories(events)
     rows = _kernels(events, cat, host, on_gpu=source.on_gpu)
     spans = _spans(events, cat, host)
     launch = launch_rows(events, cat, rows, source.begins) if source.on_gpu else rows
@@ -104,11 +105,11 @@ def work_of(case: Case, rank: int) -> RankWork | None:
     return RankWork(rank, columns, _nested(events, cat, host), flops, spent, calls, *inside)
 
 
-def _kernels(events: pa.Table, cat: Values, host: Host, *, on_gpu: bool) -> I64:
+def _kernels(events: pa.Table, cat: Column, host: Host, *, on_gpu: bool) -> I64:
     """Return the rows of kernels and copies without communication; on a CPU trace of the outermost operators."""
     if on_gpu:
         kernel = cat == "kernel"
-        return np.flatnonzero(np.isin(cat, _DEVICE) & ~communicates(events, kernel, on_gpu=True))
+        return np.flatnonzero(cat.among(_DEVICE) & ~communicates(events, kernel, on_gpu=True))
     operator = (cat == "cpu_op") & truth(events, "name", OPERATOR)
     return _outermost(host, np.flatnonzero(operator & ~communicates(events, operator, on_gpu=False)))
 
@@ -124,28 +125,28 @@ def _outermost(host: Host, rows: I64) -> I64:
     return np.sort(np.concatenate(kept))
 
 
-def _small(host: Host, rows: I64, cat: Values) -> Intervals:
+def _small(host: Host, rows: I64, cat: Column) -> Intervals:
     """Return when small kernels ran; copies do not count."""
     small = rows[(cat[rows] == "kernel") & (host.end[rows] - host.start[rows] <= SMALL_KERNEL_NS)]
     return union(host.start[small], host.end[small])
 
 
-def _in_allocator(case: Case, rank: int, events: pa.Table, cat: Values, host: Host) -> Intervals:
+def _in_allocator(case: Case, rank: int, events: pa.Table, cat: Column, host: Host) -> Intervals:
     """Return when the device waited for its host, which was in a call of the allocator; disjoint, ns."""
-    calls = ~np.isin(cat, _DEVICE) & truth(events, "name", ALLOCATOR)
+    calls = ~cat.among(_DEVICE) & truth(events, "name", ALLOCATOR)
     if not calls.any():
         return empty()
     return intersect(gaps_of(case.run, case.ops, rank).host, union(host.start[calls], host.end[calls]))
 
 
-def _spans(events: pa.Table, cat: Values, host: Host) -> dict[int, Intervals]:
+def _spans(events: pa.Table, cat: Column, host: Host) -> dict[int, Intervals]:
     """Return by thread the recomputed forwards on the host."""
-    on_host = ~np.isin(cat, [*_DEVICE, "gpu_user_annotation"])
+    on_host = ~cat.among([*_DEVICE, "gpu_user_annotation"])
     threads = _threads(events, host, on_host)
     return {t: _forwards(events, host, on_host & (host.tid == t)) for t in threads}
 
 
-def _sums(events: pa.Table, cat: Values, host: Host) -> dict[int, Intervals]:
+def _sums(events: pa.Table, cat: Column, host: Host) -> dict[int, Intervals]:
     """Return by thread when gradients are added to those of earlier micro-batches on the host."""
     nodes = (cat == "cpu_op") & truth(events, "name", _SUM)
     threads = np.unique(host.tid[nodes]).tolist()
@@ -198,7 +199,7 @@ def _threads(events: pa.Table, host: Host, on_host: Mask) -> list[int]:
     return [int(t) for t in np.unique(host.tid[hints])]
 
 
-def _nested(events: pa.Table, cat: Values, host: Host) -> bool:
+def _nested(events: pa.Table, cat: Column, host: Host) -> bool:
     """Whether nodes of autograd hold operators, so that a forward that runs again would be seen there."""
     operators = np.flatnonzero((cat == "cpu_op") & truth(events, "name", _ATEN))
     nodes = np.flatnonzero((cat == "cpu_op") & truth(events, "name", _NODE))

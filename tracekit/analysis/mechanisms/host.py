@@ -14,7 +14,7 @@ from tracekit.analysis.mechanisms.pauses import of_pauses, quota
 from tracekit.findings import Mechanism
 from tracekit.intervals import Intervals, subtract, union
 from tracekit.matching.match import Operations
-from tracekit.rank_events.event_columns import Values, ints, matches, strings, truth
+from tracekit.rank_events.event_columns import Values, categories, ints, strings, truth
 from tracekit.steps.features import COLLECTOR
 from tracekit.steps.steps import Steps, idle_within, inside_each, windows_of
 from tracekit.store import Run
@@ -125,7 +125,7 @@ def _read(run: Run, ops: Operations, steps: Steps, rank: int) -> _Host:
     """The events of the host of a rank."""
     columns = steps.recorded(rank)
     events = run.events(rank, ["ts", "dur", "cat", "name", "tid"])
-    host = ~np.isin(matches(events, "cat", lambda c: c), _DEVICE) & ~truth(events, "name", _STEP)
+    host = ~categories(events).among(_DEVICE) & ~truth(events, "name", _STEP)
     start = ints(events, "ts", 0)
     names = np.array([name or "" for name in strings(events.column("name"))], object)
     columns_of = start, start + ints(events, "dur", 0), names, ints(events, "tid", -1)

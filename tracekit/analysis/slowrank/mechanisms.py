@@ -17,7 +17,7 @@ from tracekit.cause_entry import causes_by_share
 from tracekit.causes import CAUSES
 from tracekit.findings import Mechanism, Quality, Suspect
 from tracekit.mechanisms import MORE_WORK, OF_HOST, OTHER_DEVICE
-from tracekit.rank_events.event_columns import matches, truth
+from tracekit.rank_events.event_columns import categories, truth
 from tracekit.steps.host_need import products_in_steps
 from tracekit.steps.medians import sampled
 from tracekit.steps.step_kernels import kernels_in_steps
@@ -144,5 +144,5 @@ def unlike_recordings(case: Case, answer: Answer) -> tuple[Quality, ...]:
 def _records_stacks(case: Case, rank: int) -> bool:
     """Whether the trace of a rank holds frames of Python."""
     events = case.run.events(rank, ["cat", "name"])
-    frames = matches(events, "cat", lambda cat: cat == "python_function").astype(bool)
+    frames = categories(events) == "python_function"
     return bool((frames & truth(events, "name", _FRAME)).any())

@@ -281,9 +281,10 @@ def _fits(mine: F64, theirs: F64, room: _Room) -> bool:
     hardly drift in a recording: a constant is tried first, as the robust line takes forty times as long.
     """
     shift = theirs - mine
-    apart = float(np.median(np.diff(np.sort(theirs))))
-    most = max(room.share * apart, room.ends)
-    if float(np.median(np.abs(shift - np.median(shift)))) <= most:
+    missed, most = float(np.median(np.abs(shift - np.median(shift)))), room.ends
+    if missed > most:
+        most = max(room.share * float(np.median(np.diff(np.sort(theirs)))), most)
+    if missed <= most:
         return True
     lines = [(line_through(shift, theirs), ENDS_DRIFT)]
     if len(mine) < CLOCK_FIT_FROM:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.rank_events.event_columns import ints, matches
+from tracekit.rank_events.event_columns import categories, ints
 from tracekit.rank_events.step_marks import NO_STEP, label, step_spans
 from tracekit.store import Run
 from tracekit.thresholds.slowrank import QUEUED_NS
@@ -95,7 +95,7 @@ def _read_rank(run: Run, rank: int, by_step: dict[int, Times]) -> None:
     columns = ["ts", "dur", "cat", "name", "collective", "group", "seq", "micro_batch", "correlation"]
     events = run.events(rank, columns)
     start = ints(events, "ts", 0)
-    spans = step_spans(events, matches(events, "cat", lambda c: c), start, start + ints(events, "dur", 0))
+    spans = step_spans(events, categories(events), start, start + ints(events, "dur", 0))
     count: Counter[tuple[int, str]] = Counter()
     for row, number in zip(events.to_pylist(), label(start, spans).tolist(), strict=True):
         if row["cat"] != "kernel" or number == NO_STEP:

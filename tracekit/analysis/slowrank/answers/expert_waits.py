@@ -17,7 +17,7 @@ from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.findings import ExpertWaits
 from tracekit.matching.channels import Channel
 from tracekit.mesh.parts import ALL_TO_ALL
-from tracekit.rank_events.event_columns import ints, matches
+from tracekit.rank_events.event_columns import categories, ints, matches
 from tracekit.thresholds.slowrank import NEARLY_ALL
 from tracekit.units import F64, ms
 
@@ -137,7 +137,7 @@ def _splits(case: Case, rank: int, size: int) -> dict[int, F64]:
     """The elements that `rank` sends to each member of a group of `size`, by the begin of the kernel, ns."""
     events = case.run.events(rank, ["ts", "cat", "in_nelems", "in_split"])
     text = matches(events, "in_split", lambda split: split if split and _SPLITS.fullmatch(split) else "")
-    rows = np.flatnonzero((text != "") & (matches(events, "cat", lambda cat: cat == "kernel").astype(bool)))
+    rows = np.flatnonzero((text != "") & (categories(events) == "kernel"))
     start, elements = ints(events, "ts", 0)[rows].tolist(), ints(events, "in_nelems", 0)[rows].tolist()
     found: dict[int, F64] = {}
     for ts, count, split in zip(start, elements, text[rows].tolist(), strict=True):

@@ -18,8 +18,7 @@ from tracekit.analysis.slowrank.suspects import Answer, blame, explain_rank, imb
 from tracekit.analysis.slowrank.wording import first_in_words, listed, ranks_in_words
 from tracekit.causes import CAUSES, DATALOADER, STAGE_IMBALANCE
 from tracekit.findings import Cause, Suspect
-from tracekit.step_graph.statistics import median_of_others
-from tracekit.steps.medians import of_rows, sampled
+from tracekit.steps.medians import median_of_others, of_rows, sampled
 from tracekit.steps.step_kernels import kernels_in_steps
 from tracekit.thresholds.slowrank import (
     CHANCE,

@@ -30,7 +30,8 @@ from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import explain_rank, suspect_of
 from tracekit.analysis.slowrank.wording import listed, ranks_in_words
 from tracekit.causes import CPU_LAUNCH
-from tracekit.step_graph.statistics import chance_of, median_of_others
+from tracekit.step_graph.statistics import chance_of
+from tracekit.steps.medians import median_of_others
 from tracekit.thresholds.slowrank import (
     FAR_MORE,
     LAUNCHED_NS,

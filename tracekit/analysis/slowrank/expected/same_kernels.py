@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tracekit.rank_events.coded_words import numbered
-from tracekit.rank_events.event_columns import ints, matches, truth
+from tracekit.rank_events.event_columns import categories, ints, matches, truth
 from tracekit.steps.features import COMMUNICATION
 from tracekit.steps.medians import weighted_median
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
@@ -218,7 +218,7 @@ def _pieces(run: Measured, row: int) -> tuple[list[str], F64, I64]:
     columns = [c for c in range(len(run.steps.numbers)) if np.isfinite(run.steps.own[row, c])]
     begins, ends = windows_of(run.ops, run.steps, rank, columns)
     events = run.run.events(rank, ["ts", "dur", "cat", "name"])
-    operator = matches(events, "cat", lambda cat: cat == "cpu_op").astype(bool)
+    operator = categories(events) == "cpu_op"
     mine = operator & ~truth(events, "name", COMMUNICATION)
     start = ints(events, "ts", 0)[mine]
     end = start + ints(events, "dur", 0)[mine]

@@ -26,7 +26,7 @@ from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.wording import add_traces, listed, ranks_in_words
 from tracekit.matching.channels import Channel
 from tracekit.rank_events.operation_names import MESSAGES
-from tracekit.step_graph.statistics import median_of_others
+from tracekit.steps.medians import median_of_others
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
     KIND_RATIO,

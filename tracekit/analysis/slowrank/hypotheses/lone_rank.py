@@ -21,8 +21,8 @@ from tracekit.causes import CAUSES, CPU_LAUNCH, DATALOADER, GPU_COMPUTE, HOST_ST
 from tracekit.findings import Cause
 from tracekit.intervals import union
 from tracekit.step_graph.replay import StepModel
-from tracekit.step_graph.statistics import excess, median_of_others
-from tracekit.steps.medians import of_rows
+from tracekit.step_graph.statistics import excess
+from tracekit.steps.medians import median_of_others, of_rows
 from tracekit.steps.steps import idle_within, windows_of
 from tracekit.thresholds.slowrank import (
     FAR_MORE,

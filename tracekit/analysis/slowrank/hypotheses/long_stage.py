@@ -20,9 +20,9 @@ from tracekit.analysis.slowrank.hypotheses.excess_parts import paused_hosts
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns, without_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, launches_alike
 from tracekit.analysis.slowrank.price import Price, explained_from, saved_by
-from tracekit.step_graph.statistics import NO_ROWS, Excess, confidence, excess, median_of_others
+from tracekit.step_graph.statistics import NO_ROWS, Excess, confidence, excess
 from tracekit.steps.host_need import launch_pace
-from tracekit.steps.medians import median_by_column
+from tracekit.steps.medians import median_by_column, median_of_others
 from tracekit.thresholds.slowrank import (
     CHANCE,
     LITTLE_SHARE,

@@ -9,7 +9,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.intervals import union
-from tracekit.rank_events.event_columns import Values, ints, matches
+from tracekit.rank_events.event_columns import Values, categories, ints, matches
 from tracekit.steps.features import COLLECTOR, LOADER, Features, loading_ns, read_features
 from tracekit.steps.host_need import FREE, MOSTLY, launch_pace
 from tracekit.steps.medians import sampled
@@ -256,7 +256,7 @@ def shared_wait(case: Case, row: int, column: int, struck: Sequence[int]) -> str
 def _annotations(case: Case, rank: int) -> tuple[I64, I64, Values]:
     """Begin, end and name, without its numbers, of each annotation of the program; ns."""
     events = case.run.events(rank, ["ts", "dur", "cat", "name"])
-    chosen = matches(events, "cat", lambda cat: cat == "user_annotation").astype(bool)
+    chosen = categories(events) == "user_annotation"
     start = ints(events, "ts", 0)[chosen]
     names = matches(events, "name", lambda name: _DIGITS.sub("#", name or ""))[chosen]
     return start, start + ints(events, "dur", 0)[chosen], names
