@@ -1,6 +1,6 @@
 """The measurements of one run: operations, waits, steps, clocks and the mesh, before any analysis."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -18,10 +18,12 @@ from tracekit.mesh import Mesh
 from tracekit.mesh.parts import ALL_TO_ALL
 from tracekit.rank_events.coded_words import Column, numbered
 from tracekit.rank_events.step_marks import NO_STEP
+from tracekit.steps.features import Features, read_features
 from tracekit.steps.medians import median_by_column
+from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
 from tracekit.steps.steps import Steps, compute_in_steps, measure, with_tails
 from tracekit.store import Run
-from tracekit.thresholds.slowrank import CLEAR_SHARE
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, CLEAR_SHARE, MIN_LOST_SHARE
 from tracekit.timing.buffered_sends import Buffered, buffered_sends
 from tracekit.timing.waits import Waits, measure_waits
 from tracekit.units import F64, I64, Mask
@@ -56,6 +58,16 @@ class Measured:
         return float(np.nanmean(self.steps.wall))
 
     @property
+    def threshold_ns(self) -> float:
+        """Return the cost from which a hypothesis is reported, ns a step."""
+        return MIN_LOST_SHARE * self.step_ns
+
+    @property
+    def suspect_ns(self) -> float:
+        """Return the excess from which a rank is suspected, ns a step."""
+        return CANDIDATE_SHARE * self.step_ns
+
+    @property
     def cut_off(self) -> float:
         """Return the share of a whole step that the mean step lacks because windows cut the end of one."""
         return max(1.0 - self.step_ns / float(np.nanmean(self.steps.wall[:, self.steps.whole])), 0.0)
@@ -69,6 +81,22 @@ class Measured:
     def on_gpus(self) -> bool:
         """Return whether every rank read computes on a GPU."""
         return all(rank.on_gpu for rank in self.ops.per_rank.values())
+
+    def ranks_of(self, rows: Iterable[int] | I64) -> list[int]:
+        """Return the ranks in `rows`."""
+        return [self.steps.ranks[row] for row in rows]
+
+    def on_gpu(self, row: int) -> bool:
+        """Return whether the rank in `row` computes on a GPU."""
+        return self.ops.per_rank[self.steps.ranks[row]].on_gpu
+
+    def kernels(self, row: int) -> StepKernels:
+        """Return the compute kernels of the rank in `row`, in its steps."""
+        return kernels_in_steps(self.run, self.ops, self.steps, row)
+
+    def features(self, row: int) -> Features | None:
+        """Return what the rank in `row` spends its time on; None where it has no step whole."""
+        return read_features(self.run, self.ops, self.steps, self.steps.ranks[row])
 
     @cached_property
     def stages(self) -> Rows:
@@ -102,6 +130,20 @@ class Measured:
         if not self.steps.labelled:
             return np.ones(len(self.ops.step), bool)
         return np.isin(self.ops.step, self.steps.numbers)
+
+    @cached_property
+    def place(self) -> tuple[I64, I64]:
+        """Row and column of `steps` by operation; the column means nothing outside the analysed steps."""
+        steps, ops = self.steps, self.ops
+        column = np.searchsorted(steps.numbers, ops.step) if steps.labelled else np.zeros_like(ops.rank)
+        return np.searchsorted(steps.ranks, ops.rank), np.asarray(column, np.int64)
+
+    def by_step(self, chosen: I64, spent: F64 | I64) -> F64:
+        """Return the total of `spent`, one for each `chosen` analysed operation, by row and column of `steps`."""
+        found = np.zeros(self.steps.own.shape)
+        row, column = self.place
+        np.add.at(found, (row[chosen], column[chosen]), spent)
+        return found
 
     @cached_property
     def in_message(self) -> Mask:

@@ -10,7 +10,6 @@ import numpy as np
 from tracekit.analysis.mechanisms.device import compared, named, of_device, of_products, of_work, surplus
 from tracekit.analysis.mechanisms.host import of_host
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.cause_entry import causes_by_share
@@ -20,7 +19,6 @@ from tracekit.mechanisms import MORE_WORK, OF_HOST, OTHER_DEVICE
 from tracekit.rank_events.event_columns import matches, truth
 from tracekit.steps.host_need import products_in_steps
 from tracekit.steps.medians import sampled
-from tracekit.steps.step_kernels import kernels_in_steps
 from tracekit.thresholds.slowrank import PEERS_SAMPLED
 
 _FRAME: Final = re.compile(r"\.py\(\d+\): |^<built-in ")
@@ -73,7 +71,7 @@ def _mechanisms(case: Case, suspect: Suspect, blamed: set[int]) -> tuple[Mechani
         found = of_host(case.run, case.ops, case.steps, suspect.rank)
     elif source.on_gpu and entry.mechanisms and peers and not entry.on_host:
         rows = case.steps.row(suspect.rank), *peers
-        read = [kernels_in_steps(case.run, case.ops, case.steps, row) for row in rows]
+        read = [case.kernels(row) for row in rows]
         found = of_device(compared(read[0], read[1:]))
         found = _of_model(case, suspect, peers) or found
     rest = 1.0 - sum(m.share for m in added)
@@ -100,8 +98,8 @@ def _peers(case: Case, suspect: Suspect, blamed: set[int]) -> list[int]:
 def _of_work(case: Case, suspect: Suspect, peers: Sequence[int]) -> list[Mechanism]:
     """The work that a suspect runs and its peers do not: more pieces of it, or larger ones, where there are any."""
     row = case.steps.row(suspect.rank)
-    mine = features_of(case, row)
-    theirs = [f for other in peers if (f := features_of(case, other)) is not None]
+    mine = case.features(row)
+    theirs = [f for other in peers if (f := case.features(other)) is not None]
     if mine is None or not theirs:
         return []
     excess = mine.own - float(np.median([f.own for f in theirs]))

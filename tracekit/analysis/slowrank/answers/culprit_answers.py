@@ -54,17 +54,12 @@ from tracekit.analysis.slowrank.suspects import (
     stands,
     suspect_of,
 )
-from tracekit.analysis.slowrank.wording import (
-    first_in_words,
-    listed,
-    ranks_in_words,
-    slow_transfers,
-)
+from tracekit.analysis.slowrank.wording import first_in_words, listed, of_step, ranks_in_words, slow_transfers
 from tracekit.causes import CAUSES, NETWORK
 from tracekit.findings import Evidence, Suspect
 from tracekit.step_graph.statistics import NORMAL_95
 from tracekit.steps.medians import median_by_column
-from tracekit.thresholds.slowrank import COVERAGE_WHOLE, LITTLE_SHARE, MIN_LOST_SHARE
+from tracekit.thresholds.slowrank import COVERAGE_WHOLE, LITTLE_SHARE
 from tracekit.units import I64, ms
 
 
@@ -74,13 +69,13 @@ def blame_ranks(case: Case, found: Hypothesis) -> Answer:
     if designs:
         kept = [row for row in found.rows if row not in designs]
         rest = those_that_cost(case, np.array(kept)) if kept[:1] == [found.rows[0]] else None
-        if rest is None or price(case, rest) < MIN_LOST_SHARE * case.step_ns:
+        if rest is None or price(case, rest) < case.threshold_ns:
             open_ = bounds_of(case, np.array(found.rows), *next(iter(designs.values())))
             return leave_rank_open(case, open_.from_zero())
         found = rest
     rows = np.array(found.rows)
     least = least_ns(case, rows)
-    if not is_shown(case) and least < MIN_LOST_SHARE * case.step_ns:
+    if not is_shown(case) and least < case.threshold_ns:
         return leave_rank_open(case, bounds_of(case, rows))
     if least < found.gain < case.residual_ns:  # only the least is proven
         found = replace(found, gain=least, lost=tuple(v * least / found.gain for v in found.lost))
@@ -92,7 +87,7 @@ def blame_lone_rank(case: Case, found: LoneFault) -> Answer:
     suspect = lone_suspect(case, found)
     reason = (
         f"rank {suspect.rank} is slow compared with ranks of other stages: {found.comparison}; "
-        f"{ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
+        f"{of_step(case, found.gain)}"
     )
     return blame(case, reason, (suspect,), found.gain)
 
@@ -111,8 +106,7 @@ def _blame_proven(case: Case, found: Hypothesis) -> Answer:
     did = "worked longer" if len(case.steps.numbers) > 1 else "came later"
     reason = (
         f"{first_in_words([s.rank for s in suspects])} {did} than {'their' if len(suspects) > 1 else 'its'} peers in "
-        f"step {listed(suspects[0].steps)}, and the others waited: {ms(found.gain):.1f} ms of "
-        f"{ms(case.step_ns):.1f} ms a step"
+        f"step {listed(suspects[0].steps)}, and the others waited: {of_step(case, found.gain)}"
     )
     if part := whole_part(case, [s.rank for s in suspects]):
         reason += f"; they are {part}"
@@ -133,13 +127,13 @@ def _without_disagreeing(case: Case, suspects: list[Suspect], found: Hypothesis)
 
     A cheaper rank is not blamed while a dearer one is in doubt.
     """
-    proven = [_proves(case, s, suspects) for s in suspects]
-    kept, doubted = (
-        [r for r, p in zip(found.rows, proven, strict=True) if p is side] for side in (True, False)
+    proven = np.array([_proves(case, s, suspects) for s in suspects], bool)
+    rows = np.array(found.rows)
+    rest, dearer = (
+        those_that_cost(case, side) if len(side) else None for side in (rows[proven], rows[~proven])
     )
-    rest, dearer = (those_that_cost(case, np.array(rows)) if rows else None for rows in (kept, doubted))
     doubt = price(case, dearer) if dearer is not None else 0.0
-    if rest is None or price(case, rest) < max(doubt, MIN_LOST_SHARE * case.step_ns):
+    if rest is None or price(case, rest) < max(doubt, case.threshold_ns):
         return leave_disagreeing_open(case, suspects)
     return _blame_proven(case, rest)
 
@@ -212,7 +206,7 @@ def shown(case: Case, found: LongStage | SlowLink) -> bool:
 
     Where much is unmatched, the model that keeps recorded lengths reproduces the recording best.
     """
-    least = MIN_LOST_SHARE * case.step_ns
+    least = case.threshold_ns
     if isinstance(found, SlowLink) and found.doubted:
         return False
     if found.price.best < case.residual_ns:
@@ -254,7 +248,7 @@ def blame_both(case: Case, ranks: Answer, link: SlowLink, price: Price, alone: t
     reason = (
         f"{first_in_words([s.rank for s in ranks.suspects])} worked longer than its peers, and transfers of "
         f"{ranks_in_words(link.ranks)} take {link.ratio:.1f} times as long as their peers'; each hides the other: both "
-        f"cures save {ms(gain):.1f} ms of {ms(case.step_ns):.1f} ms a step, and either alone {ms(each):.1f} ms or less"
+        f"cures save {of_step(case, gain)}, and either alone {ms(each):.1f} ms or less"
     )
     low = ms(alone[0].low)
     hidden = tuple(replace(s, lost_ms_low=min(low, s.lost_ms_per_step)) for s in ranks.suspects)
@@ -263,11 +257,11 @@ def blame_both(case: Case, ranks: Answer, link: SlowLink, price: Price, alone: t
 
 def leave_link_open(case: Case, link: SlowLink) -> Answer:
     """The open answer that a link is slow at an unproven price."""
-    near = link.price.high < MIN_LOST_SHARE * case.step_ns
+    near = link.price.high < case.threshold_ns
     high = may_cost_ns(link.price.high, link.late) if near else link.price.high
     reason = (
         f"{slow_transfers(link.ranks, link.ratio)}; the others lose between {ms(link.price.low):.1f} and "
-        f"{ms(high):.1f} ms of {ms(case.step_ns):.1f} ms a step by it, because "
+        f"{of_step(case, high)} by it, because "
     )
     matched = case.coverage.matched
     beside = matched is not None and matched >= COVERAGE_WHOLE

@@ -108,10 +108,8 @@ def _explained(load: F64, took: F64) -> float:
 
 def of_experts(case: Case, channel: int) -> bool:
     """Return whether a channel carries all-to-alls."""
-    return (
-        bool((case.ops.among((ALL_TO_ALL,)) & (case.ops.channel == channel)).any())
-        and not case.ops.p2p[channel]
-    )
+    calls = case.ops.among((ALL_TO_ALL,)) & (case.ops.channel == channel)
+    return bool(calls.any()) and not case.ops.p2p[channel]
 
 
 def calls_of(case: Case, channel: Channel) -> Calls:

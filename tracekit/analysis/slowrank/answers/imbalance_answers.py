@@ -10,21 +10,19 @@ from tracekit import findings
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import what_would_decide, why_open
-from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price, significant_rows
+from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, cause_of
 from tracekit.analysis.slowrank.price import Price, everybody_ns, share_in_words, stage_doubt_ns
 from tracekit.analysis.slowrank.suspects import Answer, blame, explain_rank, imbalance, left_open, suspect_of
-from tracekit.analysis.slowrank.wording import first_in_words, listed, ranks_in_words
+from tracekit.analysis.slowrank.wording import first_in_words, listed, of_step, ranks_in_words
 from tracekit.causes import CAUSES, DATALOADER, STAGE_IMBALANCE
 from tracekit.findings import Cause, Suspect
 from tracekit.step_graph.statistics import median_of_others
 from tracekit.steps.medians import of_rows, sampled
-from tracekit.steps.step_kernels import kernels_in_steps
 from tracekit.thresholds.slowrank import (
     CHANCE,
     MAJORITY,
-    MIN_LOST_SHARE,
     MINOR,
     NO_ACCIDENT,
     RANKS_LISTED,
@@ -45,7 +43,7 @@ def beside(case: Case, answer: Answer, found: LongStage | None) -> Answer:
 
 def blame_stage(case: Case, found: LongStage, besides: str) -> Answer:
     """The answer that blames long stages, or the slow node that they make up; `besides` ends the reason."""
-    ranks = [case.steps.ranks[r] for r in found.rows]
+    ranks = case.ranks_of(found.rows)
     stages = _stages(case, found)
     spent = case.computed if found.by_compute else case.steps.own
     own = {i: spent[g] for i, g in enumerate(case.stages)}
@@ -69,16 +67,11 @@ def blame_stage(case: Case, found: LongStage, besides: str) -> Answer:
     if found.pace:
         long = f"{_stages_do(case, found, 'takes', 'take')} {found.pace:.2f} times as long as the others for the same "
         long += "kernels or operators, which more layers do not explain"
-        suspects = tuple(replace(s, mechanisms=_by_pace(case, s, found.pace)) for s in suspects)
+        text = f"its kernels take {found.pace:.2f} times as long as the same kernels of other stages"
+        by_clock = (findings.Mechanism("clock", 1.0, text),) if case.on_gpu(found.rows[0]) else ()
+        suspects = tuple(replace(s, mechanisms=by_clock) for s in suspects)
     reason = f"{long} ({than}); {_beside_each_other(case, ranks)}{shared}{besides}"
     return blame(case, reason, suspects, found.price.best, "imbalance")
-
-
-def _by_pace(case: Case, suspect: findings.Suspect, pace: float) -> tuple[findings.Mechanism, ...]:
-    """What slows a stage where all kernels take `pace` times as long; nothing on a CPU."""
-    text = f"its kernels take {pace:.2f} times as long as the same kernels of other stages"
-    on_gpu = case.ops.per_rank[suspect.rank].on_gpu
-    return (findings.Mechanism("clock", 1.0, text),) if on_gpu else ()
 
 
 def _blame_node(case: Case, found: LongStage, reason: str) -> Answer:
@@ -99,7 +92,7 @@ def doubted(case: Case, stage: LongStage) -> Price:
 
 def _beside_each_other(case: Case, ranks: Sequence[int]) -> str:
     """The words on the ranks of a long stage among each other: few ranks cannot separate its work from their speed."""
-    slow = sorted({case.steps.ranks[row] for row in significant_rows(case, MIN_LOST_SHARE)} & set(ranks))
+    slow = sorted({case.steps.ranks[row] for row in case.significant(case.threshold_ns)} & set(ranks))
     if slow:
         return f"in addition, rank {listed(slow)} of it works longer than its peers"
     each = max(Counter(case.mesh.stage(rank) for rank in ranks).values())
@@ -123,12 +116,12 @@ def elsewhere(case: Case, stage: LongStage, slow: Hypothesis | None) -> str:
     """
     if all(len(rows) == 1 for rows in case.stages):
         return _in_one_step(case)
-    rows = [r for r in significant_rows(case, MIN_LOST_SHARE).tolist() if r not in stage.rows]
+    rows = [r for r in case.significant(case.threshold_ns).tolist() if r not in stage.rows]
     if not rows:
         return ""
     longer = ms(float(case.found.mean[rows].max()))
     cost = f"{ms(price(case, slow)):.1f} ms" if slow is not None else "nothing"
-    named = listed([case.steps.ranks[row] for row in rows])
+    named = listed(case.ranks_of(rows))
     return (
         f"; rank {named} works {longer:.1f} ms a step longer than its peers, which costs {cost} beside that"
     )
@@ -145,7 +138,7 @@ def _in_one_step(case: Case) -> str:
     over = np.nan_to_num(beyond - median_of_others(beyond, [np.arange(len(beyond))]))
     row, column = np.unravel_index(int(over.argmax()), over.shape)
     longer, left = float(over[row, column]), np.delete(over[row], column)
-    if longer < MIN_LOST_SHARE * case.step_ns * len(case.steps.numbers) or left.max() >= MINOR * longer:
+    if longer < case.threshold_ns * len(case.steps.numbers) or left.max() >= MINOR * longer:
         return ""
     rank, step = case.steps.ranks[int(row)], case.steps.numbers[int(column)]
     return f"; rank {rank} takes {ms(longer):.1f} ms longer in step {step} than in its others, which may be an accident"
@@ -168,9 +161,8 @@ def leave_stage_open(case: Case, stage: LongStage, why: str = "", decide: str = 
     why, decide: those of communication that was not matched, if not given.
     """
     reason = (
-        f"{_stages_do(case, stage, 'works', 'work')} {ms(stage.over):.1f} ms of {ms(case.step_ns):.1f} ms "
-        f"a step longer than the others; they lose between {ms(stage.price.low):.1f} and {ms(stage.price.high):.1f} ms "
-        f"by it, because {why or why_open(case)}"
+        f"{_stages_do(case, stage, 'works', 'work')} {of_step(case, stage.over)} longer than the others; they lose "
+        f"between {ms(stage.price.low):.1f} and {ms(stage.price.high):.1f} ms by it, because {why or why_open(case)}"
     )
     return left_open(reason, decide or what_would_decide(case), of_stage(case, stage))
 
@@ -199,7 +191,7 @@ def _stages_do(case: Case, found: LongStage, of_one: str, of_several: str) -> st
 def node_of(case: Case, rows: Sequence[int]) -> str | None:
     """Return the node with exactly `rows` as its recorded ranks; None where no node has them, or there is one node."""
     nodes = nodes_of(case)
-    ranks = [case.steps.ranks[row] for row in rows]
+    ranks = case.ranks_of(rows)
     mine = {nodes.get(rank) for rank in ranks}
     here = {rank for rank in case.steps.ranks if nodes.get(rank) in mine}
     several = len({nodes.get(rank) for rank in case.steps.ranks}) > 1
@@ -226,8 +218,8 @@ def _kernels(case: Case, rows: Sequence[int]) -> float:
     """The median number of compute kernels a step on a sample of `rows`; 0 where none was recorded."""
     found = []
     for row in sampled(rows):
-        if case.ops.per_rank[case.steps.ranks[row]].on_gpu:
-            column = kernels_in_steps(case.run, case.ops, case.steps, row).column
+        if case.on_gpu(row):
+            column = case.kernels(row).column
             found.append(float(np.median(np.bincount(column, minlength=len(case.steps.numbers)))))
     return float(np.median(found)) if found else 0.0
 
@@ -240,9 +232,8 @@ def blame_data(case: Case, gain: float, stage: LongStage | None = None) -> Answe
     whole = everybody_ns(case, gain)
     besides = {} if stage is None else {f"typical work on {stages_in_words(case, stage)}": stage.price.best}
     reason = (
-        f"work is distributed unevenly and {_longest(case)}: ranks wait {ms(whole):.1f} ms of "
-        f"{ms(case.step_ns):.1f} ms a step, and no rank is slow throughout"
-        f"{share_in_words(case, 'even work', gain, besides)}"
+        f"work is distributed unevenly and {_longest(case)}: ranks wait {of_step(case, whole)}, and no rank is slow "
+        f"throughout{share_in_words(case, 'even work', gain, besides)}"
     )
     return imbalance(reason, whole)
 
@@ -264,9 +255,9 @@ def _longest(case: Case) -> str:
 
 def blame_in_turn(case: Case, found: MovingStalls, *, hosts: bool = True) -> Answer:
     """The answer that hosts stall, or ranks work longer, in turn; or that all data loaders are late, with the steps."""
-    cost = f"{ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
+    cost = f"{of_step(case, found.gain)}"
     struck = [case.steps.numbers[c] for c in np.flatnonzero((found.over > 0).any(axis=0)).tolist()]
-    longest = first_in_words([case.steps.ranks[row] for row in found.rows], RANKS_LISTED)
+    longest = first_in_words(case.ranks_of(found.rows), RANKS_LISTED)
     does, moves = f"{longest} work longer than their peers", "slowness moves"
     if hosts:
         does, moves = f"the hosts of {longest} stall", "stalls move"

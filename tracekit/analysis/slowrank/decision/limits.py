@@ -17,11 +17,11 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import undecided, what_would_decide, why_open
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
-from tracekit.analysis.slowrank.wording import ranks_in_words
+from tracekit.analysis.slowrank.wording import of_step, ranks_in_words
 from tracekit.findings import Suspect
 from tracekit.inference.groups.other_recordings import is_placed
 from tracekit.inference.mesh.mesh_choice import KIND
-from tracekit.thresholds.slowrank import CLEAR_SHARE, MAJORITY, MIN_LOST_SHARE, RANKS_LISTED
+from tracekit.thresholds.slowrank import CLEAR_SHARE, MAJORITY, RANKS_LISTED
 from tracekit.units import ms
 
 _FORMAT = "flight_recorder"
@@ -62,7 +62,7 @@ def _waiting_least(case: Case) -> tuple[Suspect, ...]:
     Durations are exact where the times of calls are not, and the last to come waits for none.
     """
     spared = {row: _spared_ns(case, row) for row in range(len(case.steps.ranks))}
-    costly = [row for row, most in spared.items() if most >= MIN_LOST_SHARE * case.step_ns]
+    costly = [row for row, most in spared.items() if most >= case.threshold_ns]
     return tuple(
         suspect_of(case, row, Price.up_to(spared[row]), 0.0, "unknown", ())
         for row in sorted(costly, key=lambda row: (-spared[row], row))[:RANKS_LISTED]
@@ -132,8 +132,8 @@ def shares_no_communication(case: Case, answer: Answer) -> Answer:
     why = "no communication joins them with another rank: none waits for them"
     remedy = "compare what they were given to compute, or give slowrank the traces of one replica alone"
     reason = (
-        f"{ranks_in_words(sorted(named))} worked longer than the peers by {ms(answer.gain):.1f} ms of "
-        f"{ms(case.step_ns):.1f} ms a step, but {why_open(case) if unknown else why}"
+        f"{ranks_in_words(sorted(named))} worked longer than the peers by {of_step(case, answer.gain)}, but "
+        f"{why_open(case) if unknown else why}"
     )
     return left_open(reason, what_would_decide(case) if unknown else remedy, answer.suspects)
 
@@ -158,7 +158,7 @@ def price_may_be_smaller(case: Case, answer: Answer) -> Answer:
     Ranks that are slow together cost little one by one: the price of all is as uncertain as that of the first.
     """
     known = [s for s in answer.suspects if s.lost_ms_low is not None and s.lost_ms_high is not None]
-    least = ms(MIN_LOST_SHARE * case.step_ns)
+    least = ms(case.threshold_ns)
     lows = [s.lost_ms_low or 0.0 for s in known]
     doubt = max((s.lost_ms_per_step - low for s, low in zip(known, lows, strict=True)), default=0.0)
     low = max(*lows, ms(answer.gain) - doubt, ms(answer.least or 0.0)) if lows else least

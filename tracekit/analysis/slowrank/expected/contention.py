@@ -19,7 +19,7 @@ from tracekit.steps.medians import median_by_column, of_rows, sampled, weighted_
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
 from tracekit.steps.steps import Steps
 from tracekit.store import Run
-from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MOST_STRETCHED, PEERS_SAMPLED, THOSE_WHO_WAIT
+from tracekit.thresholds.slowrank import MOST_STRETCHED, PEERS_SAMPLED, THOSE_WHO_WAIT
 from tracekit.thresholds.tables import LIKE_SHARE
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64
@@ -34,12 +34,10 @@ def spun_longer(run: Measured) -> F64:
     hidden = _hidden_waits(run)
     for stage in run.stages:
         rows = np.array([r for r in stage.tolist() if np.isfinite(hidden[r]).any()], np.int64)
-        if len(rows) < 2 or not all(run.ops.per_rank[run.steps.ranks[r]].on_gpu for r in rows.tolist()):
+        if len(rows) < 2 or not all(run.on_gpu(r) for r in rows.tolist()):
             continue
         waited = np.nanmean(hidden[rows], axis=1)
-        spared = (
-            MOST_STRETCHED * (np.percentile(waited, THOSE_WHO_WAIT) - waited) > CANDIDATE_SHARE * run.step_ns
-        )
+        spared = MOST_STRETCHED * (np.percentile(waited, THOSE_WHO_WAIT) - waited) > run.suspect_ns
         if spared.any():
             found[rows] = _of_stage(run, rows[spared], rows[~spared], hidden)
     return found
@@ -59,16 +57,9 @@ def relieved(spun: F64, own: F64, stages: list[I64], rows: I64) -> F64:
 
 def _hidden_waits(run: Measured) -> F64:
     """The time that communication of each rank waits for others while it computes, ranks × steps, ns; NaN unknown."""
-    ops, steps = run.ops, run.steps
-    spent = (run.waits.wait - run.waits.exposed_wait).astype(np.float64)
-    result = np.where(np.isfinite(steps.own), 0.0, np.nan)
-    numbers = np.array(steps.numbers)
-    for row, rank in enumerate(steps.ranks):
-        where = ops.of(rank)
-        mine = np.flatnonzero(run.analysed[where] & (ops.instance[where] >= 0)) + where.start
-        at = np.searchsorted(numbers, ops.step[mine]) if steps.labelled else np.zeros(len(mine), np.int64)
-        result[row] += np.bincount(at, spent[mine], len(numbers))
-    return result
+    hidden = (run.waits.wait - run.waits.exposed_wait).astype(np.float64)
+    mine = np.flatnonzero(run.analysed & (run.ops.instance >= 0))
+    return np.where(np.isfinite(run.steps.own), run.by_step(mine, hidden[mine]), np.nan)
 
 
 def _of_stage(run: Measured, spared: I64, waiting: I64, hidden: F64) -> F64:
@@ -105,9 +96,7 @@ def stage_contention(run: Measured, stages: list[I64]) -> F64:
     stages: rows of Steps of each. Reads the ranks with own times nearest to the stage's lower median. 0 where no kernel
     at the same place runs without communication.
     """
-    read = [
-        [kernels_in_steps(run.run, run.ops, run.steps, row) for row in _middle(run, rows)] for rows in stages
-    ]
+    read = [[run.kernels(row) for row in _middle(run, rows)] for rows in stages]
     free = [_free(kernels) for kernels in read]
     found = np.zeros((len(stages), len(run.steps.numbers)))
     for stage, kernels in enumerate(read):

@@ -5,13 +5,12 @@ kernels of the same names, as often, on equally large grids, or products of as m
 longer is slow, fewer or smaller kernels are less work, and where a recording shows neither, both readings are open.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from tracekit.analysis.slowrank.expected.nodes import whole_part
 from tracekit.step_graph.delays import lower_level
 from tracekit.step_graph.statistics import NO_ROWS
 from tracekit.steps.features import NO_WORK, Work, read_features
@@ -47,10 +46,11 @@ class Peers:
     quick: tuple[QuickRanks, ...]
 
 
-def peers_of_work(run: Measured, *, of_table: bool) -> Peers:
+def peers_of_work(run: Measured, one_part: Callable[[list[int]], str], *, of_table: bool) -> Peers:
     """Return the ranks that do equal work; a table shows no kernels, so that it shows no work of quick ranks either.
 
-    Where the others are all ranks of one host, that host is slow unless their work is known to be more.
+    Where the others are all ranks of `one_part` of the network, such as a host, that part is slow unless their work is
+    known to be more.
     Raises InputError where the events of a rank cannot be read.
     """
     groups, usual, quick = [], [NO_ROWS], []
@@ -59,7 +59,7 @@ def peers_of_work(run: Measured, *, of_table: bool) -> Peers:
         apart = False
         if 0 < len(low) <= len(high):
             work: Amount = "unknown" if of_table else _work_of(run, low, high)
-            if work != "unknown" or not whole_part(run, [run.steps.ranks[row] for row in high.tolist()]):
+            if work != "unknown" or not one_part(run.ranks_of(high)):
                 quick.append(QuickRanks(low, high, work))
                 apart = work != "equal"
         groups += [low, np.setdiff1d(stage, low)] if apart else [stage]
@@ -110,7 +110,7 @@ def _work_of(run: Measured, rows: I64, others: I64) -> Amount:
 
 def _level(run: Measured, rows: I64) -> _Level | None:
     """What the ranks in `rows` run; None where no rank has a whole step."""
-    ranks = [run.steps.ranks[row] for row in sampled(rows).tolist()]
+    ranks = run.ranks_of(sampled(rows))
     read = [f for rank in ranks if (f := read_features(run.run, run.ops, run.steps, rank)) is not None]
     if not read:
         return None

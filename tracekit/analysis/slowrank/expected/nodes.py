@@ -41,9 +41,11 @@ def nodes_of(run: Measured) -> Mapping[int, str | int]:
     shared = len(set(hosts.values())) < len(hosts) == len(run.ops.ranks)  # else containers, each with a name
     if shared and len(set(hosts.values())) > 1:
         return hosts
-    return _by_device(
-        {rank: run.ops.per_rank[rank].device for rank in run.ops.ranks}, run.mesh.coordinates
-    ) or (hosts if shared else {})
+    device = {rank: run.ops.per_rank[rank].device for rank in run.ops.ranks}
+    each = 1 + max(device.values(), default=-1)
+    if each > 1 and all(rank % each == number for rank, number in device.items()):  # as launchers number them
+        return {rank: rank // each for rank in run.mesh.coordinates} or (hosts if shared else {})
+    return hosts if shared else {}
 
 
 def nodes_with_unseen(run: Measured) -> Mapping[int, str | int]:
@@ -78,14 +80,6 @@ def with_hosts(run: Run, given: HostsFile | HostList | None) -> Run:
     return replace(run, ranks=ranks, places=places, quality=(*run.quality, *quality))
 
 
-def _by_device(device: Mapping[int, int], ranks: Mapping[int, object]) -> dict[int, str | int]:
-    """The node of all `ranks` if devices are numbered rank after rank on each node, as launchers do; else empty."""
-    each = 1 + max(device.values(), default=-1)
-    if each < 2 or any(rank % each != number for rank, number in device.items()):
-        return {}
-    return {rank: rank // each for rank in ranks}
-
-
 def reach(channel: Channel, nodes: Mapping[int, str | int]) -> Reach:
     """The numbers of members of `channel` on each of its nodes, largest first; None where a node is unknown."""
     where = [nodes.get(member) for member in channel.members]
@@ -106,11 +100,8 @@ def whole_part(run: Measured, ranks: Sequence[int]) -> str:
             continue
         (name,) = own
         if {rank for rank, other in names.items() if other == name} == set(ranks):
-            return (
-                f"all ranks of {kind} {plain(name)}"
-                if isinstance(name, str)
-                else "all ranks of one host, by their devices"
-            )
+            by_device = "all ranks of one host, by their devices"
+            return f"all ranks of {kind} {plain(name)}" if isinstance(name, str) else by_device
     return ""
 
 

@@ -11,7 +11,7 @@ from tracekit.rank_events.coded_words import numbered
 from tracekit.rank_events.event_columns import ints, matches, truth
 from tracekit.steps.features import COMMUNICATION
 from tracekit.steps.medians import weighted_median
-from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
+from tracekit.steps.step_kernels import StepKernels
 from tracekit.steps.steps import windows_of
 from tracekit.thresholds.slowrank import KIND_RATIO, MAJORITY, NEARLY_ALL
 from tracekit.thresholds.tables import LIKE_SHARE
@@ -213,7 +213,7 @@ def _pieces(run: Measured, row: int) -> tuple[list[str], F64, I64]:
     """(names, lengths in ns, columns of Steps) of a rank's kernels, or a CPU's outermost operators, in order."""
     rank = run.steps.ranks[row]
     if run.ops.per_rank[rank].on_gpu:
-        kernels = kernels_in_steps(run.run, run.ops, run.steps, row)
+        kernels = run.kernels(row)
         return kernels.name.tolist(), kernels.lasted, kernels.column
     columns = [c for c in range(len(run.steps.numbers)) if np.isfinite(run.steps.own[row, c])]
     begins, ends = windows_of(run.ops, run.steps, rank, columns)

@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.unrecorded.quickest import beyond_likes, beyond_quickest, slowest_ns
+from tracekit.analysis.slowrank.expected.sound_transfers import beyond_likes, beyond_quickest, slowest_ns
 from tracekit.analysis.slowrank.wording import ranks_in_words
 from tracekit.axes import crosses_replicas
 from tracekit.rank_events.operation_names import MESSAGES
-from tracekit.thresholds.slowrank import MIN_LOST_SHARE, MINOR
+from tracekit.thresholds.slowrank import MINOR
 from tracekit.timing.buffered_sends import bytes_of
 from tracekit.units import F64, ms
 
@@ -100,7 +100,7 @@ def waited_for_missing(case: Case) -> Unseen:
 
 def reason_of(case: Case, unseen: Unseen) -> str:
     """Return the sentence on how long the recorded ranks wait, or may wait, and for which ranks."""
-    found = unseen.known >= MIN_LOST_SHARE * case.step_ns
+    found = unseen.known >= case.threshold_ns
     spent = ms(unseen.known if found else unseen.undecided)
     doubt = "" if found else ", and no recorded operation shows whether they wait there"
     ranks = unseen.ranks if found else sorted(unseen.ranks)  # worst first, where some are worse
