@@ -5,7 +5,6 @@ comparable ranks. `hypotheses` price explanations by replaying the model, `decis
 open, and `suspects` gives its path DP → PP → CP → TP.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +18,17 @@ from tracekit.analysis.slowrank.decision.decide import concluded
 from tracekit.analysis.slowrank.expected.nodes import with_hosts
 from tracekit.analysis.slowrank.explanation import explanation_of
 from tracekit.analysis.slowrank.mechanisms import refined, unlike_recordings
-from tracekit.analysis.slowrank.opened import enter, quality_of, ranks_of, read_ranks, stepped
+from tracekit.analysis.slowrank.opened import (
+    Order,
+    Progress,
+    Ranges,
+    Sizes,
+    enter,
+    quality_of,
+    ranks_of,
+    read_ranks,
+    stepped,
+)
 from tracekit.analysis.slowrank.picture import picture_of
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.wording import Remedy
@@ -32,16 +41,16 @@ from tracekit.placement import HostList, HostsFile
 from tracekit.steps.recorded_windows import last_windows
 from tracekit.store import Run
 from tracekit.thresholds.slowrank import LITTLE_SHARE
-from tracekit.timing.measured import StepRange, of_one_rank
+from tracekit.timing.measured import of_one_rank
 from tracekit.units import NS_PER_US, ms
 
 
 def analyse(
     run: Run,
-    mesh: dict[str, int] | None = None,
-    order: Sequence[str] | None = None,
-    steps: Sequence[StepRange] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    mesh: Sizes = None,
+    order: Order = None,
+    steps: Ranges = None,
+    progress: Progress = None,
     *,
     explain: bool = False,
     hosts: HostsFile | HostList | None = None,
@@ -63,10 +72,10 @@ def analyse(
 
 def illustrated(
     run: Run,
-    mesh: dict[str, int] | None = None,
-    order: Sequence[str] | None = None,
-    steps: Sequence[StepRange] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    mesh: Sizes = None,
+    order: Order = None,
+    steps: Ranges = None,
+    progress: Progress = None,
     *,
     explain: bool = False,
     hosts: HostsFile | HostList | None = None,
@@ -79,11 +88,7 @@ def illustrated(
 
 
 def _answered(
-    run: Run,
-    mesh: dict[str, int] | None,
-    order: Sequence[str] | None,
-    steps: Sequence[StepRange] | None,
-    progress: Callable[[int, int], None] | None,
+    run: Run, mesh: Sizes, order: Order, steps: Ranges, progress: Progress
 ) -> tuple[Case, MeshChoice, Answer]:
     """The case, its mesh, and the answer about it."""
     run, ranks = read_ranks(last_windows(run, steps), mesh, progress)

@@ -5,7 +5,7 @@ kernels of the same names, as often, on equally large grids, or products of as m
 longer is slow, fewer or smaller kernels are less work, and where a recording shows neither, both readings are open.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from tracekit.step_graph.delays import lower_level
 from tracekit.step_graph.statistics import NO_ROWS
-from tracekit.steps.features import NO_WORK, Work, read_features
+from tracekit.steps.features import NO_WORK, Work
 from tracekit.steps.host_need import products_in_steps
 from tracekit.steps.medians import median_by_column, sampled
 from tracekit.thresholds.slowrank import LITTLE_SHARE, MAJORITY, MINOR
@@ -110,24 +110,17 @@ def _work_of(run: Measured, rows: I64, others: I64) -> Amount:
 
 def _level(run: Measured, rows: I64) -> _Level | None:
     """What the ranks in `rows` run; None where no rank has a whole step."""
-    ranks = run.ranks_of(sampled(rows))
-    read = [f for rank in ranks if (f := read_features(run.run, run.ops, run.steps, rank)) is not None]
+    read = [f for row in sampled(rows).tolist() if (f := run.features(row)) is not None]
     if not read:
         return None
     flops = [products_in_steps(run.run, run.ops, run.steps, f.rank) for f in read]
     known = [f for f in flops if f is not None]
-    work = {
-        name: _typical([f.work.get(name, NO_WORK) for f in read])
-        for name in {n for f in read for n in f.work}
-    }
+    work = {}
+    for name in {n for f in read for n in f.work}:  # the grid is known only where all of them show it
+        of_each = [(w.count, w.each, w.blocks) for w in (f.work.get(name, NO_WORK) for f in read)]
+        work[name] = Work(*np.median(of_each, axis=0).tolist())
     own, busy = (float(np.median([getattr(f, part) for f in read])) for part in ("own", "busy"))
     return _Level(own, busy, float(np.median(known)) if len(known) == len(flops) else None, work)
-
-
-def _typical(work: Sequence[Work]) -> Work:
-    """The medians of what several ranks run of one name; the grid only where all of them show it."""
-    count, each, blocks = np.median([(w.count, w.each, w.blocks) for w in work], axis=0).tolist()
-    return Work(count, each, blocks)
 
 
 def _less_ns(quick: _Level, usual: _Level) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from tracekit.analysis.slowrank.expected.nodes import Reach, reach
+from tracekit.analysis.slowrank.expected.nodes import Nodes, Reach, reach
 from tracekit.analysis.slowrank.expected.sound_transfers import slowest_ns
 from tracekit.matching.channels import Channel
 from tracekit.matching.clock import aligned
@@ -52,7 +52,7 @@ def message_of(run: Measured) -> tuple[list[str], F64]:
 
 
 def comparable(
-    run: Measured, message: list[str], nodes: Mapping[int, str | int], *, bounded: bool = False
+    run: Measured, message: list[str], nodes: Nodes, *, bounded: bool = False
 ) -> list[dict[int, list[int]]]:
     """Return channel → instances of one `message` (by instance), for each set of channels that can be compared.
 
@@ -71,7 +71,7 @@ def comparable(
 
 
 def _families(
-    run: Measured, message: list[str], nodes: Mapping[int, str | int], chosen: Mask
+    run: Measured, message: list[str], nodes: Nodes, chosen: Mask
 ) -> dict[tuple[tuple[object, ...], Reach, bool, str], dict[int, list[int]]]:
     """Channel → `chosen` instances, by shape and reach of the channel, whether it carries messages, and the message."""
     ops, rows = run.ops, run.waits.first_row
@@ -102,7 +102,7 @@ Ends = Mapping[int, tuple[object, ...]]
 """The members of each channel, or their nodes."""
 
 
-def short_pipeline(channels: Sequence[Channel], nodes: Mapping[int, str | int]) -> Ends:
+def short_pipeline(channels: Sequence[Channel], nodes: Nodes) -> Ends:
     """The ends of `channels` where all carry messages and are few, or connect few pairs of `nodes`; else empty."""
     if not all(c.p2p for c in channels):
         return {}
@@ -126,7 +126,7 @@ def uncompared_lateness(
     tested: Mapping[int, Collection[int]],
     late: F64,
     ranks: Collection[int],
-    nodes: Mapping[int, str | int],
+    nodes: Nodes,
 ) -> tuple[F64, F64, F64]:
     """Return the lateness of transfers that were not compared, at least, likely and at most, by instance, ns.
 

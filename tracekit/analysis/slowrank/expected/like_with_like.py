@@ -201,7 +201,7 @@ def _beside(run: Measured, met: Circumstances, rows: list[int]) -> F64:
         others = sampled(others)
         if not mine or not others:
             continue
-        longer = stretched(run.run, run.ops, run.steps, [*mine, *others])
+        longer = stretched(run, [*mine, *others])
         usual = np.median(longer[len(mine) :], axis=0)
         found[mine] = np.maximum(longer[: len(mine)] - usual, 0.0)
     return found

@@ -154,15 +154,6 @@ Place = tuple[str, str, str]
 """The names of a kernel, of the one before and of the one behind."""
 
 
-def stage_pace(run: Measured, rows: I64, others: list[I64]) -> float | None:
-    """Return how many times as long the ranks in `rows` take as other stages for the work that both do.
-
-    rows, others: rows of Steps of one stage, and of each other one; a rank of each is read. None where no place is
-    common, or where nearly all of the time does not share the factor: then the stages differ by their work.
-    """
-    return pace_at(at_places(run, rows), [at_places(run, stage) for stage in others])
-
-
 class Ran(NamedTuple):
     """What a rank runs at one place: the median length, ns, and how often."""
 
@@ -171,7 +162,11 @@ class Ran(NamedTuple):
 
 
 def pace_at(mine: Mapping[Place, Ran], others: Sequence[Mapping[Place, Ran]]) -> float | None:
-    """Return `stage_pace` from what stages run `at_places`."""
+    """Return how many times as long a stage takes as the others for the work that both do, from what they run.
+
+    None where no place is common, or where nearly all of the time does not share the factor: then the stages differ by
+    their work.
+    """
     common = sorted(place for place in mine if any(place in other for other in others))
     if not common:
         return None

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.expected.nodes import nodes_of, reach
+from tracekit.analysis.slowrank.expected.nodes import Nodes, nodes_of, reach
 from tracekit.matching.channels import Channel
 from tracekit.mesh.hardware import Hardware
 from tracekit.rank_events.operation_names import MESSAGES, is_ring, ring_share
@@ -32,8 +32,6 @@ from tracekit.thresholds.slowrank import (
 from tracekit.timing.buffered_sends import bytes_of
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64, Mask
-
-Nodes = Mapping[int, str | int]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.contention import stage_contention
 from tracekit.analysis.slowrank.expected.excess import recurs
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
-from tracekit.analysis.slowrank.expected.same_kernels import stage_pace
+from tracekit.analysis.slowrank.expected.same_kernels import at_places, pace_at
 from tracekit.analysis.slowrank.hypotheses.excess_parts import paused_hosts
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns, without_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, launches_alike
@@ -96,9 +96,10 @@ def _at_pace(case: Case, found: Sequence[_Longer]) -> list[_Longer]:
         return list(found)
     levels = _levels(case, case.steps.own if (computed := _compute(case)) is None else computed)
     others = [rows for rows in _seen(case) if all(rows[0] != one.rows[0] for one in found)]
+    usual = [at_places(case, rows) for rows in others]
     result = []
     for one in found:
-        pace = stage_pace(case, one.rows, others) or 1.0
+        pace = pace_at(at_places(case, one.rows), usual) or 1.0
         slow = levels[_place(case, one.rows)] * (1.0 - 1.0 / pace)
         explained = np.nanmean(slow) >= MAJORITY * np.nanmean(one.over)
         result.append(replace(one, over=slow, pace=pace) if explained else one)

@@ -5,7 +5,7 @@ peers. The ranks at the slow link are in slow groups on every axis that was comp
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -23,6 +23,7 @@ from tracekit.analysis.slowrank.expected.like_transfers import (
 from tracekit.analysis.slowrank.expected.nodes import (
     LONE_LINK,
     UNPLACED,
+    Nodes,
     at_the_link,
     lone_links,
     nodes_of,
@@ -119,9 +120,7 @@ def _whole_boundaries(case: Case, found: SlowLink) -> bool:
     return found.ratio < NETWORKS_RATIO and whole_boundaries(case, found.channels, compared)
 
 
-def _slowest(
-    case: Case, nodes: Mapping[int, str | int], only: Collection[int] | None = None
-) -> SlowLink | None:
+def _slowest(case: Case, nodes: Nodes, only: Collection[int] | None = None) -> SlowLink | None:
     """`slow_link` among channels of equal reach over `nodes` (any reach where empty), restricted to channels `only`."""
     slow, tested, late, sure = _slow_channels(case, nodes, only)
     if not slow:
@@ -145,7 +144,7 @@ def _slowest(
 
 
 def _slow_channels(
-    case: Case, nodes: Mapping[int, str | int], only: Collection[int] | None, at: frozenset[int] = frozenset()
+    case: Case, nodes: Nodes, only: Collection[int] | None, at: frozenset[int] = frozenset()
 ) -> tuple[dict[int, list[_Slowness]], dict[int, list[int]], F64, bool]:
     """(slow channels, compared instances by channel, lateness of each instance in ns, whether peers are certain).
 
@@ -203,7 +202,7 @@ def _compare(
     case: Case,
     channels: dict[int, list[int]],
     spent: F64,
-    nodes: Mapping[int, str | int] = MappingProxyType({}),
+    nodes: Nodes = MappingProxyType({}),
     at: frozenset[int] = frozenset(),
 ) -> dict[int, _Slowness]:
     """The channels that spend longer than the median of the others; `channels` holds their instances, `spent` is ns.
