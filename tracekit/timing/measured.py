@@ -117,11 +117,8 @@ class Measured:
     def expert_groups(self) -> Rows:
         """Rows of `steps` by group that deals tokens to experts; by stage where no axis of experts is known."""
         dealing = [part for axis, part in self.mesh.parts.items() if PARTS[axis].deals_tokens]
-        groups, row = (
-            [g for part in dealing for g in part.groups],
-            {r: i for i, r in enumerate(self.steps.ranks)},
-        )
-        rows = [[row[rank] for rank in group if rank in row] for group in groups]
+        groups, known = [group for part in dealing for group in part.groups], set(self.steps.ranks)
+        rows = [[self.steps.row(rank) for rank in group if rank in known] for group in groups]
         return [np.array(sorted(some), np.int64) for some in rows if len(some) > 1] if groups else self.stages
 
     @cached_property
@@ -141,8 +138,7 @@ class Measured:
     def by_step(self, chosen: I64, spent: F64 | I64) -> F64:
         """Return the total of `spent`, one for each `chosen` analysed operation, by row and column of `steps`."""
         found = np.zeros(self.steps.own.shape)
-        row, column = self.place
-        np.add.at(found, (row[chosen], column[chosen]), spent)
+        np.add.at(found, tuple(at[chosen] for at in self.place), spent)
         return found
 
     @cached_property
@@ -230,7 +226,8 @@ def measure_run(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRang
     if not len(ops.start):
         raise no_communication(ops, InputError)
     steps = measure(ops, wanted)
-    if not steps.numbers or not (steps.labelled or _one_window(ops)):
+    one_window = all(len(o.begins) == 1 for o in ops.per_rank.values())  # time between two is of no step
+    if not steps.numbers or not (steps.labelled or one_window):
         known = sorted({int(n) for n in np.unique(ops.step) if n >= 0})
         which = f"steps {known[0]} to {known[-1]} were found" if known else "no step was found"
         if not steps.labelled:
@@ -248,11 +245,6 @@ def measure_run(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRang
         steps = _with_late_start(ops, steps, clocks)
     found = Measured(run, ops, waits, with_tails(ops, steps), clocks, mesh, buffered)
     return replace(found, steps=_with_late_begins(found.steps, found.stages))
-
-
-def _one_window(ops: Operations) -> bool:
-    """Whether every rank recorded one window; time between two windows belongs to no step."""
-    return all(len(o.begins) == 1 for o in ops.per_rank.values())
 
 
 def _with_late_start(ops: Operations, steps: Steps, clocks: Clocks) -> Steps:
@@ -305,20 +297,3 @@ def _late(steps: Steps, row: int, others: I64, firsts: I64, later: I64) -> F64:
     beyond = steps.own[row] - median_by_column(steps.own[others])
     lag = shorter[firsts] - max(float(shorter[later].max()), 0.0)
     return np.asarray(np.minimum(lag, beyond[later].min() - np.maximum(beyond[firsts], 0.0)), np.float64)
-
-
-def of_one_rank(run: Run, error: InputError) -> InputError:
-    """Return `error`; if only one rank was read, behind the sentence that it cannot be compared with another."""
-    if len(run.ranks) > 1:
-        return error
-    if run.world_size == 1:
-        alone = "the job has one process, so there is no rank to compare it with"
-        if any(row.kind == "rank_assumed" for row in run.quality):
-            alone = (
-                "the trace names neither its rank nor any communication, so it is of a job with one process, or of no "
-                "training job, and no rank can be compared with it: give the traces of all ranks, or for one process"
-            )
-            return type(error)(f"{alone} use tracekit breakdown, diff or trend")
-        return type(error)(f"{alone}; use tracekit breakdown, diff or trend")
-    alone = f"only rank {run.ranks[0].rank} was read, so it cannot be compared: add the other ranks' traces"
-    return type(error)(f"{alone}; {error}")

@@ -64,7 +64,8 @@ def _named(suspect: Suspect) -> Suspect:
 def _mechanisms(case: Case, suspect: Suspect, blamed: set[int]) -> tuple[Mechanism, ...]:
     """What may explain the excess of a suspect, the largest share first; the first is named where none rivals it."""
     entry, source = CAUSES[suspect.cause], case.ops.per_rank[suspect.rank]
-    peers = _peers(case, suspect, blamed)
+    stage = case.peers_of(case.steps.row(suspect.rank))
+    peers = sampled([int(row) for row in stage if case.steps.ranks[row] not in blamed])
     added = _of_work(case, suspect, peers) if MORE_WORK in entry.mechanisms else []
     found: list[Mechanism] = []
     if entry.mechanisms == OF_HOST:
@@ -89,12 +90,6 @@ def _of_model(case: Case, suspect: Suspect, peers: Sequence[int]) -> list[Mechan
     return [Mechanism(OTHER_DEVICE.name, 1.0, text)]
 
 
-def _peers(case: Case, suspect: Suspect, blamed: set[int]) -> list[int]:
-    """Rows of a sample of ranks with the same work that are not blamed."""
-    stage = case.peers_of(case.steps.row(suspect.rank))
-    return sampled([int(row) for row in stage if case.steps.ranks[row] not in blamed])
-
-
 def _of_work(case: Case, suspect: Suspect, peers: Sequence[int]) -> list[Mechanism]:
     """The work that a suspect runs and its peers do not: more pieces of it, or larger ones, where there are any."""
     row = case.steps.row(suspect.rank)
@@ -108,9 +103,8 @@ def _of_work(case: Case, suspect: Suspect, peers: Sequence[int]) -> list[Mechani
     known = [f for f in flops if f is not None]
     if len(known) < len(flops):
         return pieces
-    larger = of_products(
-        known[0], float(np.median(known[1:])), float(np.median([f.busy for f in theirs])), excess
-    )
+    usual, busy = float(np.median(known[1:])), float(np.median([f.busy for f in theirs]))
+    larger = of_products(known[0], usual, busy, excess)
     return max(pieces, larger, key=lambda found: sum(m.share for m in found))
 
 
@@ -130,11 +124,10 @@ def unlike_recordings(case: Case, answer: Answer) -> tuple[Quality, ...]:
     with_stacks = [rank for rank in slow if _records_stacks(case, rank)]
     if not with_stacks or not peers or any(_records_stacks(case, rank) for rank in peers):
         return ()
-    many = "ranks" if len(with_stacks) > 1 else "rank"
     ranks = ", ".join(map(str, sorted(with_stacks)))
     detail = (
-        f"{many} {ranks}: Python stacks are recorded (with_stack=True), which its peers do not, and that alone slows a "
-        "host; record all ranks with the same settings"
+        f"rank{'s' if len(with_stacks) > 1 else ''} {ranks}: Python stacks are recorded (with_stack=True), which its "
+        "peers do not, and that alone slows a host; record all ranks with the same settings"
     )
     return (Quality("unlike_recordings", None, len(with_stacks), detail),)
 

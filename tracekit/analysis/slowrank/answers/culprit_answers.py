@@ -85,21 +85,18 @@ def blame_ranks(case: Case, found: Hypothesis) -> Answer:
 def blame_lone_rank(case: Case, found: LoneFault) -> Answer:
     """The answer that blames a rank for its fault, which ranks of other stages show."""
     suspect = lone_suspect(case, found)
-    reason = (
-        f"rank {suspect.rank} is slow compared with ranks of other stages: {found.comparison}; "
-        f"{of_step(case, found.gain)}"
-    )
-    return blame(case, reason, (suspect,), found.gain)
+    reason = f"rank {suspect.rank} is slow compared with ranks of other stages: {found.comparison}"
+    return blame(case, f"{reason}; {of_step(case, found.gain)}", (suspect,), found.gain)
 
 
 def _blame_proven(case: Case, found: Hypothesis) -> Answer:
     """The answer that blames slow ranks, or the data where only attention or their replica's documents are longer."""
     if only_attention(case, found.rows) or all(dealt_to_its_replica(case, row) for row in found.rows):
         return blame_data(case, found.gain)
-    suspects = []
-    prices = _prices(case, found)
-    for row, lost, z in zip(found.rows, prices, found.z, strict=True):
-        suspects.append(suspect_of(case, row, lost, z, *explain_rank(case, row, found.rows)))
+    suspects = [
+        suspect_of(case, row, lost, z, *explain_rank(case, row, found.rows))
+        for row, lost, z in zip(found.rows, _prices(case, found), found.z, strict=True)
+    ]
     if not all(_proves(case, s, suspects) for s in suspects):
         return _without_disagreeing(case, suspects, found)
     suspects, found = _with_transfers(case, suspects, found)
@@ -145,14 +142,11 @@ def _with_transfers(
     if not all(CAUSES[s.cause].holds_threads for s in suspects):
         return suspects, found
     best, most = carried_ns(case, np.array(found.rows))
-    dearer = [
-        replace(
-            s,
-            lost_ms_per_step=s.lost_ms_per_step + ms(best) * lost / found.gain,
-            lost_ms_high=None if s.lost_ms_high is None else s.lost_ms_high + ms(most),
-        )
-        for s, lost in zip(suspects, found.lost, strict=True)
-    ]
+    dearer = []
+    for s, lost in zip(suspects, found.lost, strict=True):
+        cost = s.lost_ms_per_step + ms(best) * lost / found.gain
+        high = None if s.lost_ms_high is None else s.lost_ms_high + ms(most)
+        dearer.append(replace(s, lost_ms_per_step=cost, lost_ms_high=high))
     return dearer, replace(found, gain=found.gain + best)
 
 
@@ -284,8 +278,5 @@ def link_suspects(
     case: Case, link: SlowLink, price: Price, evidence: tuple[Evidence, ...]
 ) -> tuple[Suspect, ...]:
     """The recorded ranks at a slow link, each with the `price` of the link."""
-    return tuple(
-        link_end(case, case.steps.row(r), price, link.z, evidence)
-        for r in link.ranks
-        if r in case.steps.ranks
-    )
+    rows = [case.steps.row(rank) for rank in link.ranks if rank in case.steps.ranks]
+    return tuple(link_end(case, row, price, link.z, evidence) for row in rows)

@@ -35,10 +35,9 @@ def beside(case: Case, answer: Answer, found: LongStage | None) -> Answer:
     """`answer`, extended by the price of a long stage where it names other suspects."""
     if found is None or not answer.suspects:
         return answer
-    addition = f"in addition, {_stages_do(case, found, 'has', 'have')} more work than the others"
-    return replace(
-        answer, reason=f"{answer.reason}; {addition}, which costs {ms(found.price.best):.1f} ms a step"
-    )
+    long = f"{stages_in_words(case, found, 'has', 'have')} more work than the others"
+    besides = f"in addition, {long}, which costs {ms(found.price.best):.1f} ms a step"
+    return replace(answer, reason=f"{answer.reason}; {besides}")
 
 
 def blame_stage(case: Case, found: LongStage, besides: str) -> Answer:
@@ -50,7 +49,7 @@ def blame_stage(case: Case, found: LongStage, besides: str) -> Answer:
     levels = {i: float(np.nanmean(times)) for i, times in own.items() if np.isfinite(times).any()}
     mine = float(np.mean([levels[i] for i in stages]))
     others = float(np.median([v for i, v in levels.items() if i not in stages]))
-    long = f"{_stages_do(case, found, 'has', 'have')} more work than the others"
+    long = f"{stages_in_words(case, found, 'has', 'have')} more work than the others"
     of = " of compute" if found.by_compute else ""
     than = f"{ms(mine):.1f} ms{of} against {ms(others):.1f} ms a step"
     node = node_of(case, found.rows)
@@ -65,8 +64,8 @@ def blame_stage(case: Case, found: LongStage, besides: str) -> Answer:
     suspects = tuple(suspect_of(case, row, cost, found.z, STAGE_IMBALANCE, evidence) for row in found.rows)
     shared = f"; or {node} is slow: all these ranks run on it" if node else ""
     if found.pace:
-        long = f"{_stages_do(case, found, 'takes', 'take')} {found.pace:.2f} times as long as the others for the same "
-        long += "kernels or operators, which more layers do not explain"
+        long = f"{stages_in_words(case, found, 'takes', 'take')} {found.pace:.2f} times as long as the others for the "
+        long += "same kernels or operators, which more layers do not explain"
         text = f"its kernels take {found.pace:.2f} times as long as the same kernels of other stages"
         by_clock = (findings.Mechanism("clock", 1.0, text),) if case.on_gpu(found.rows[0]) else ()
         suspects = tuple(replace(s, mechanisms=by_clock) for s in suspects)
@@ -102,11 +101,10 @@ def _beside_each_other(case: Case, ranks: Sequence[int]) -> str:
         few = "only two ranks do" if each > 1 else "no other rank does"
         return f"or {ranks_in_words(sorted(ranks))} are all slow: {few} the same work, so the traces cannot show which"
     if each > 1:
-        both = " and ".join(str(r) for r in sorted(ranks))
+        both = " and ".join(map(str, sorted(ranks)))
         return f"or its ranks {both} are both slow: two ranks that do the same work cannot show which"
-    return (
-        f"or its rank {ranks[0]} is slow: no other rank does the same work, so the traces cannot show which"
-    )
+    alone = "no other rank does the same work, so the traces cannot show which"
+    return f"or its rank {ranks[0]} is slow: {alone}"
 
 
 def elsewhere(case: Case, stage: LongStage, slow: Hypothesis | None) -> str:
@@ -119,12 +117,9 @@ def elsewhere(case: Case, stage: LongStage, slow: Hypothesis | None) -> str:
     rows = [r for r in case.significant(case.threshold_ns).tolist() if r not in stage.rows]
     if not rows:
         return ""
-    longer = ms(float(case.found.mean[rows].max()))
     cost = f"{ms(price(case, slow)):.1f} ms" if slow is not None else "nothing"
-    named = listed(case.ranks_of(rows))
-    return (
-        f"; rank {named} works {longer:.1f} ms a step longer than its peers, which costs {cost} beside that"
-    )
+    longer = f"{ms(float(case.found.mean[rows].max())):.1f} ms a step longer than its peers"
+    return f"; rank {listed(case.ranks_of(rows))} works {longer}, which costs {cost} beside that"
 
 
 def _in_one_step(case: Case) -> str:
@@ -161,8 +156,9 @@ def leave_stage_open(case: Case, stage: LongStage, why: str = "", decide: str = 
     why, decide: those of communication that was not matched, if not given.
     """
     reason = (
-        f"{_stages_do(case, stage, 'works', 'work')} {of_step(case, stage.over)} longer than the others; they lose "
-        f"between {ms(stage.price.low):.1f} and {ms(stage.price.high):.1f} ms by it, because {why or why_open(case)}"
+        f"{stages_in_words(case, stage, 'works', 'work')} {of_step(case, stage.over)} longer than the others; they "
+        f"lose between {ms(stage.price.low):.1f} and {ms(stage.price.high):.1f} ms by it, because "
+        f"{why or why_open(case)}"
     )
     return left_open(reason, decide or what_would_decide(case), of_stage(case, stage))
 
@@ -172,20 +168,16 @@ def of_stage(case: Case, stage: LongStage, cause: Cause = STAGE_IMBALANCE) -> tu
     return tuple(suspect_of(case, row, stage.price, stage.z, cause, ()) for row in stage.rows)
 
 
-def stages_in_words(case: Case, found: LongStage) -> str:
-    """`pipeline stage 1`, or `pipeline stages 0, 1`."""
+def stages_in_words(case: Case, found: LongStage, of_one: str = "", of_several: str = "") -> str:
+    """`pipeline stage 1`, or `pipeline stages 0, 1`, with the verb of one stage, or of several."""
     stages = _stages(case, found)
-    return f"pipeline stage{'' if len(stages) == 1 else 's'} {listed(stages)}"
+    many, verb = ("", of_one) if len(stages) == 1 else ("s", of_several)
+    return f"pipeline stage{many} {listed(stages)} {verb}".rstrip()
 
 
 def _stages(case: Case, found: LongStage) -> list[int]:
     """The indices of the stages."""
-    return sorted({case.mesh.stage(case.steps.ranks[row]) for row in found.rows})
-
-
-def _stages_do(case: Case, found: LongStage, of_one: str, of_several: str) -> str:
-    """`stages_in_words` with the verb of one stage, or of several."""
-    return f"{stages_in_words(case, found)} {of_one if len(_stages(case, found)) == 1 else of_several}"
+    return sorted({case.mesh.stage(rank) for rank in case.ranks_of(found.rows)})
 
 
 def node_of(case: Case, rows: Sequence[int]) -> str | None:
