@@ -15,7 +15,7 @@ from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, least_ns, most_ns
 from tracekit.analysis.slowrank.hypotheses.candidates import beside_waits, likely_saved_ns
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.analysis.slowrank.suspects import Answer, rows_named
 from tracekit.analysis.slowrank.wording import ranks_in_words
 from tracekit.causes import NETWORK
 from tracekit.findings.slowrank import Considered, EvidenceGap, Explanation, Outcome
@@ -51,11 +51,10 @@ def _ranks(measured: Evidence, answer: Answer) -> Iterator[Considered]:
     """The ranks with the largest excess or named in the answer, each alone, and the ranks that are slow together."""
     case, limit = measured.case, measured.case.found.limit
     excess = np.nan_to_num(case.found.mean, nan=-np.inf)
-    mentioned = [
-        case.steps.row(s.rank) for s in (*answer.suspects, *answer.candidates) if s.rank in case.steps.ranks
-    ]
     longest = [int(r) for r in np.argsort(-excess, kind="stable") if excess[r] > 0][:RANKS_SHOWN]
-    for row in dict.fromkeys([*longest, *(row for row in mentioned[:RANKS_SHOWN] if excess[row] > 0)]):
+    for row in dict.fromkeys(
+        [*longest, *(row for row in rows_named(case, answer)[:RANKS_SHOWN] if excess[row] > 0)]
+    ):
         rank, z = case.steps.ranks[row], float(np.nan_to_num(case.found.z[row]))
         price, subject = _answered(answer, rank), f"rank {rank} works longer than its peers"
         price = price or _measured(case, row)

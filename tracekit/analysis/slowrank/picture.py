@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.analysis.slowrank.suspects import Answer, rows_named
 from tracekit.axes import LEVELS, PARTS
 from tracekit.findings import PathLevel
 from tracekit.findings.picture import Criterion, Level, SlowRankPicture, Timeline, TimelineRow
@@ -80,9 +80,7 @@ def _level(case: Case, axis: str, chosen: int | None, rows: I64, index: I64) -> 
 
 def criteria(case: Case, answer: Answer) -> tuple[Criterion, ...]:
     """The criteria of the decision: size, significance and price of the excess, model error, matched share, steps."""
-    named = [
-        case.steps.row(s.rank) for s in (*answer.suspects, *answer.candidates) if s.rank in case.steps.ranks
-    ]
+    named = rows_named(case, answer)
     rows = np.array(named or range(len(case.steps.ranks)), np.int64)
     longer, z = (_most(part[rows]) for part in (case.found.mean, case.found.z))
     matched = case.coverage.matched
@@ -135,8 +133,7 @@ def timeline(case: Case, answer: Answer) -> Timeline | None:
     value = np.where(np.isfinite(case.found.value), case.found.value, -np.inf)
     if not np.isfinite(value).any():
         return None
-    named = [s.rank for s in (*answer.suspects, *answer.candidates) if s.rank in case.steps.ranks]
-    named = [r for r in named if np.isfinite(value[case.steps.row(r)]).any()]
+    named = [case.steps.ranks[row] for row in rows_named(case, answer) if np.isfinite(value[row]).any()]
     rank = named[0] if named else case.steps.ranks[int(np.argmax(value.max(axis=1)))]
     column = int(np.argmax(value[case.steps.row(rank)]))
     shown = _beside(case, rank, named[1:], column)

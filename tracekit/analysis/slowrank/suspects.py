@@ -1,6 +1,6 @@
 """An answer and its suspects: the price of each rank, its cause, and its slow steps."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -180,12 +180,22 @@ def suspect_of(
     )  # fmt: skip
 
 
+def up_to(case: Case, most: Mapping[int, float], cause: Cause = "unknown") -> tuple[Suspect, ...]:
+    """Return the first candidates, the dearest first; `most` holds by row what each costs at most, ns a step."""
+    rows = sorted(most, key=lambda row: (-most[row], row))[:RANKS_LISTED]
+    return tuple(suspect_of(case, row, Price.up_to(most[row]), 0.0, cause, ()) for row in rows)
+
+
+def rows_named(case: Case, answer: Answer) -> list[int]:
+    """Return the rows of the recorded ranks that `answer` names, suspects before candidates."""
+    named = [s.rank for s in (*answer.suspects, *answer.candidates)]
+    return [case.steps.row(rank) for rank in named if rank in case.steps.ranks]
+
+
 def maybe_slow(case: Case, rows: Sequence[int], most: float) -> tuple[Suspect, ...]:
     """Return the first of `rows` as candidates, which are slow together and cost nothing or up to `most`, ns a step."""
-    price = Price.up_to(most, most)
-    return tuple(
-        suspect_of(case, row, price, 0.0, *explain_rank(case, row, rows)) for row in rows[:RANKS_LISTED]
-    )
+    price, first = Price.up_to(most, most), rows[:RANKS_LISTED]
+    return tuple(suspect_of(case, row, price, 0.0, *explain_rank(case, row, rows)) for row in first)
 
 
 def link_end(

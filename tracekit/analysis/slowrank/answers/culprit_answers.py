@@ -126,9 +126,8 @@ def _without_disagreeing(case: Case, suspects: list[Suspect], found: Hypothesis)
     """
     proven = np.array([_proves(case, s, suspects) for s in suspects], bool)
     rows = np.array(found.rows)
-    rest, dearer = (
-        those_that_cost(case, side) if len(side) else None for side in (rows[proven], rows[~proven])
-    )
+    sides = rows[proven], rows[~proven]
+    rest, dearer = (those_that_cost(case, side) if len(side) else None for side in sides)
     doubt = price(case, dearer) if dearer is not None else 0.0
     if rest is None or price(case, rest) < max(doubt, case.threshold_ns):
         return leave_disagreeing_open(case, suspects)

@@ -64,9 +64,8 @@ def expert_waits(case: Case, answer: Answer) -> ExpertWaits | None:
     here = mine[ops.channel[mine] == group.number]
     found = np.zeros((len(place), len(place)))
     for row, last in zip(here.tolist(), waits.last[ops.instance[here]].tolist(), strict=True):
-        found[place[int(ops.rank[last])], place[int(ops.rank[row])]] += waits.wait[row] / len(
-            case.steps.numbers
-        )
+        at = place[int(ops.rank[last])], place[int(ops.rank[row])]
+        found[at] += waits.wait[row] / len(case.steps.numbers)
     return ExpertWaits(group.members, tuple(tuple(ms(ns) for ns in line) for line in found.tolist()))
 
 

@@ -26,7 +26,7 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps
 from tracekit.analysis.slowrank.hypotheses.dealt_work import more_data_ns
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import stalls_of_the_same
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import maybe_slow, suspect_of
+from tracekit.analysis.slowrank.suspects import maybe_slow, suspect_of, up_to
 from tracekit.analysis.slowrank.wording import listed, of_step, ranks_in_words
 from tracekit.causes import CPU_LAUNCH
 from tracekit.step_graph.statistics import NO_ROWS, chance_of, median_of_others
@@ -85,7 +85,7 @@ def host_launches_late(e: Evidence) -> Iterator[Gap]:
     decide = (
         f"profile the host of rank {rank} and a peer's host, and record a few steps with it on another host"
     )
-    yield Gap(what, waited, decide, (suspect_of(case, row, Price.up_to(waited), 0.0, CPU_LAUNCH, ()),))
+    yield Gap(what, waited, decide, up_to(case, {row: waited}, CPU_LAUNCH))
 
 
 def _late_posts(case: Case) -> tuple[int, float] | None:
@@ -181,7 +181,7 @@ def rank_posts_late(e: Evidence) -> Iterator[Gap]:
         f"compare copies and launches of rank {rank} with a peer's (tracekit open shows both), and record a few "
         "steps with that rank on another host"
     )
-    yield Gap(what, waited, decide, (suspect_of(case, row, Price.up_to(waited), 0.0, "unknown", ()),))
+    yield Gap(what, waited, decide, up_to(case, {row: waited}))
 
 
 def same_ranks_stall_at_times(e: Evidence) -> Iterator[Gap]:

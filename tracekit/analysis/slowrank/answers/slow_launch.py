@@ -66,8 +66,7 @@ def slow_launch(case: Case) -> SlowLaunch | None:
         pace = pace_beside(case, row) if recurs else None
         if pace is None or pace[0] <= KIND_RATIO * pace[1]:
             continue
-        saved = saved_as_peers(case, places_of(case), row)
-        saved = np.minimum(saved, most_saved_ns(case, np.array([row])))
+        saved = np.minimum(saved_as_peers(case, row), most_saved_ns(case, np.array([row])))
         if len(saved) >= STAGE_TELLING_PEERS and saved.min() >= least:
             price = Price(*np.quantile(saved, (0.0, 0.5, 1.0)).tolist())
             return SlowLaunch(row, price.widened(rank_doubt_ns(case, np.array([row]))), pace)
@@ -111,7 +110,7 @@ def _cures(case: Case, found: SlowLaunch) -> tuple[Cure, ...]:
     """Return the cure of the host and then of ranks that it hides, which cost the threshold then; empty without any."""
     rows = np.setdiff1d(case.significant(case.suspect_ns), [found.row])
     quick = next(_as_peers(case, found.row), None)
-    behind = those_that_cost(case, rows, quick[1]) if quick is not None and len(rows) else None
+    behind = those_that_cost(case, rows, quick) if quick is not None and len(rows) else None
     answer = blame_ranks(case, behind) if behind is not None else None
     if behind is None or answer is None or answer.verdict != "slow_rank":
         return ()
@@ -122,30 +121,25 @@ def _cures(case: Case, found: SlowLaunch) -> tuple[Cure, ...]:
     return cures_of(case, made) if gain.low >= case.threshold_ns else ()
 
 
-def saved_as_peers(case: Case, places: Places, row: int) -> F64:
+def saved_as_peers(case: Case, row: int) -> F64:
     """The saving of a step if the rank in `row` issues as a peer does, ns, for each of up to STAGE_TELLING_PEERS peers.
 
     Takes the first peers that run the same operations, and stops after a peer that saves less than the threshold.
     """
     saved: list[float] = []
-    for recorded, quick in _as_peers(case, row, places):
-        saved.append(recorded - quick.recorded_ns)
+    for quick in _as_peers(case, row):
+        saved.append(case.model.recorded_ns - quick.recorded_ns)
         if len(saved) == STAGE_TELLING_PEERS or saved[-1] < case.threshold_ns:
             break
     return np.array(saved)
 
 
-def _as_peers(case: Case, row: int, places: Places | None = None) -> Iterator[tuple[float, StepModel]]:
-    """Yield for each peer the recorded step, ns, and its model in which `row` issues as the peer does."""
-    model = case.timeline
-    if model is None:
-        return
-    places = places_of(case) if places is None else places
-    stage = case.stage_of(row)
-    for mate in np.roll(stage, -int(np.flatnonzero(stage == row)[0]))[1:].tolist():
-        quick = _as_peer(case, model, places, (row, mate))
-        if quick is not None:
-            yield model.recorded_ns, quick
+def _as_peers(case: Case, row: int) -> Iterator[StepModel]:
+    """Yield for each peer with the same operations the model of the step in which `row` issues as the peer does."""
+    places, stage, model = places_of(case), case.stage_of(row), case.timeline
+    peers = np.roll(stage, -int(np.flatnonzero(stage == row)[0]))[1:].tolist()
+    made = (_as_peer(case, model, places, (row, mate)) for mate in peers if model is not None)
+    yield from (quick for quick in made if quick is not None)
 
 
 def _as_peer(case: Case, model: StepModel, places: Places, pair: tuple[int, int]) -> StepModel | None:

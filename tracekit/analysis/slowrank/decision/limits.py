@@ -15,13 +15,12 @@ import numpy as np
 from tracekit.analysis.slowrank.answers.open_answers import leave_rank_open
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import undecided, what_would_decide, why_open
-from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, left_open, up_to
 from tracekit.analysis.slowrank.wording import of_step, ranks_in_words
 from tracekit.inference.groups.other_recordings import is_placed
 from tracekit.inference.mesh.mesh_choice import KIND
 from tracekit.step_graph.statistics import median_of_others
-from tracekit.thresholds.slowrank import CLEAR_SHARE, MAJORITY, RANKS_LISTED
+from tracekit.thresholds.slowrank import CLEAR_SHARE, MAJORITY
 from tracekit.units import F64, ms
 
 _FORMAT = "flight_recorder"
@@ -53,12 +52,8 @@ def dumps_time_communication(case: Case, answer: Answer) -> Answer:
     )
     # durations are exact where the times of calls are not, and the last to come waits for none
     spared = np.nan_to_num(np.maximum(others - mine, 0.0)) / len(case.steps.numbers)
-    rows = [row for row in np.argsort(-spared, kind="stable").tolist() if spared[row] >= case.threshold_ns]
-    candidates = (
-        suspect_of(case, row, Price.up_to(float(spared[row])), 0.0, "unknown", ())
-        for row in rows[:RANKS_LISTED]
-    )
-    return left_open(reason, _TRACES, tuple(candidates))
+    costly = {row: ns for row, ns in enumerate(spared.tolist()) if ns >= case.threshold_ns}
+    return left_open(reason, _TRACES, up_to(case, costly))
 
 
 _TRACES: Final = "record profiler traces of three whole steps: they time calls to the microsecond"

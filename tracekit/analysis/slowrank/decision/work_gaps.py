@@ -17,14 +17,13 @@ from tracekit.analysis.slowrank.hypotheses.candidates import bounded, typical_wi
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import dispersion, unexplained_ns
 from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_bounds
 from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_ranks, varies_ns
-from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import suspect_of
+from tracekit.analysis.slowrank.suspects import up_to
 from tracekit.analysis.slowrank.wording import of_step, ranks_in_words
 from tracekit.step_graph.delays import exponential_odds
 from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
 from tracekit.step_graph.statistics import spread
 from tracekit.steps.medians import median_by_column
-from tracekit.thresholds.slowrank import CLEAR_SHARE, MINOR, RANKS_LISTED, UNEVEN_RATIO, Z_LIMIT
+from tracekit.thresholds.slowrank import CLEAR_SHARE, MINOR, UNEVEN_RATIO, Z_LIMIT
 from tracekit.timing.measured import Rows
 from tracekit.units import I64, ms
 
@@ -89,11 +88,7 @@ def lone_ranks_vary(e: Evidence) -> Iterator[Gap]:
         f"{of_step(case, lost)} if every step were as quick as their quickest: uneven "
         "data and a device that is slow at times would look the same"
     )
-    candidates = tuple(
-        suspect_of(case, row, Price.up_to(alone[row]), 0.0, "unknown", ())
-        for row in sorted(alone, key=lambda row: (-alone[row], row))[:RANKS_LISTED]
-    )
-    yield Gap(what, lost, _REPEAT, candidates)
+    yield Gap(what, lost, _REPEAT, up_to(case, alone))
 
 
 _REPEAT: Final = (
@@ -112,9 +107,8 @@ def few_ranks_are_quick(e: Evidence) -> Iterator[Gap]:
         shorter = ms(float(np.nanmean(case.steps.own[one.others]) - np.nanmean(case.steps.own[one.rows])))
         what = f"{ranks} work {shorter:.1f} ms a step shorter than the {len(one.others)} others of the stage"
         what += ": less to do, or all the others are slow" if unknown else ", with fewer or smaller kernels"
-        rows = one.others[:RANKS_LISTED].tolist() if unknown else ()
-        slow = tuple(suspect_of(case, row, Price.up_to(saved), 0.0, "unknown", ()) for row in rows)
-        yield Gap(what, saved, _SIZES, slow, decides=bool(unknown))
+        slow = dict.fromkeys(one.others.tolist() if unknown else (), saved)
+        yield Gap(what, saved, _SIZES, up_to(case, slow), decides=bool(unknown))
 
 
 def _like_quick_ns(case: Case, quick: Sequence[QuickRanks]) -> float:

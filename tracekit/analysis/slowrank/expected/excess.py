@@ -84,9 +84,8 @@ def recurs(value: F64, step_ns: float) -> Mask:
 def without_longest(value: F64) -> F64:
     """The mean of each row of `value` without its largest entry, ns; 0 where it has no other entry. NaN is left out."""
     known = np.isfinite(value)
-    rest = np.where(known, value, 0.0).sum(axis=1) - np.where(known, value, -np.inf).max(
-        axis=1, initial=-np.inf
-    )
+    longest = np.where(known, value, -np.inf).max(axis=1, initial=-np.inf)
+    rest = np.where(known, value, 0.0).sum(axis=1) - longest
     count = known.sum(axis=1) - 1
     return np.asarray(np.where(count > 0, rest / np.maximum(count, 1), 0.0), np.float64)
 

@@ -44,9 +44,8 @@ class Circumstances:
     @property
     def gaps(self) -> F64:
         """The gaps that the rank does not cause."""
-        return self.role + np.where(
-            np.isin(np.arange(len(self.role)), self.by_compute)[:, None], self.chance, 0.0
-        )
+        by_compute = np.isin(np.arange(len(self.role)), self.by_compute)
+        return self.role + np.where(by_compute[:, None], self.chance, 0.0)
 
     def parts(self) -> Iterator[tuple[Excess, tuple[int, ...]]]:
         """Yield each part of own time, as its excess, with the rows that it alone shows to be slow."""

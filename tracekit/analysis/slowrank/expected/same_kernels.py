@@ -63,9 +63,8 @@ class SameKernels:
         chance = np.square(self.off).mean(axis=(0, 1)) / (self.lasted.shape[0] * self.lasted.shape[1])
         for places in _as_long(usual):
             level = float(usual[places].mean())
-            drawn[places] = level + (usual[places] - level) * beyond_chance(
-                usual[places] / level - 1.0, float(chance[places].mean())
-            )
+            kept = beyond_chance(usual[places] / level - 1.0, float(chance[places].mean()))
+            drawn[places] = level + (usual[places] - level) * kept
         return drawn
 
     def lasting_by_chance(self) -> F64:
@@ -170,9 +169,8 @@ def pace_at(mine: Mapping[Place, Ran], others: Sequence[Mapping[Place, Ran]]) ->
     common = sorted(place for place in mine if any(place in other for other in others))
     if not common:
         return None
-    usual = np.array(
-        [np.median([other[place].median for other in others if place in other]) for place in common]
-    )
+    medians = ([other[place].median for other in others if place in other] for place in common)
+    usual = np.array([np.median(of_place) for of_place in medians])
     ratio = np.array([mine[place].median for place in common]) / np.maximum(usual, 1.0)
     weight = usual * np.array([mine[place].times for place in common])
     pace = weighted_median(ratio, weight, 1.0)

@@ -191,11 +191,9 @@ def _computes_longer(case: Case, found: OneStep) -> bool:
     """Whether most of the excess of the one step is compute; false for a CPU's trace, which does not show that."""
     if not case.ops.per_rank[case.steps.ranks[found.row]].on_gpu:
         return False
-    computed = case.computed
-    over = (computed - usual_of_others(computed, case.met.peers.groups, case.met.peers.usual))[
-        found.row, found.column
-    ]
-    return bool(over >= MAJORITY * case.found.value[found.row, found.column])
+    computed, at = case.computed, (found.row, found.column)
+    over = (computed - usual_of_others(computed, case.met.peers.groups, case.met.peers.usual))[at]
+    return bool(over >= MAJORITY * case.found.value[at])
 
 
 def step_in_words(case: Case, found: OneStep) -> str:

@@ -183,17 +183,14 @@ def _usual_transfers(case: Case, pace: Mapping[int, float]) -> tuple[F64, F64]:
     """
     ops, waits = case.ops, case.waits
     channel, transfer = ops.channel[waits.first_row], waits.transfer.astype(np.float64)
-    factor = np.array([max((pace.get(m, 0.0) for m in c.members), default=0.0) for c in ops.channels])[
-        channel
-    ]
+    slower = [max((pace.get(m, 0.0) for m in c.members), default=0.0) for c in ops.channels]
+    factor = np.array(slower)[channel]
     struck = factor > 0
     words, _ = message_of(case)
     shapes = [case.shape_of(c) for c in ops.channels]
     kinds: dict[object, int] = {}
-    kind = np.array(
-        [kinds.setdefault((w, shapes[c]), len(kinds)) for w, c in zip(words, channel.tolist(), strict=True)],
-        np.int64,
-    )
+    named = zip(words, (shapes[c] for c in channel.tolist()), strict=True)
+    kind = np.array([kinds.setdefault(name, len(kinds)) for name in named], np.int64)
     likely, least = transfer.copy(), transfer.copy()
     for number in range(len(kinds)):
         same = waits.complete & (kind == number)
