@@ -15,8 +15,8 @@ from pyarrow.json import ParseOptions, ReadOptions, read_json
 from tracekit.errors import InputError
 from tracekit.findings.shared import Quality, Rejected
 from tracekit.own_files import odd_name
-from tracekit.schema import GROUPS, RUN_SCHEMA
-from tracekit.store import MANIFEST, Group, RankRecord, Run, rank_bound, verify
+from tracekit.schema import GROUPS, RUN_SCHEMA, Group
+from tracekit.store import MANIFEST, RankRecord, Run, rank_bound, verify
 from tracekit.thresholds.ingest import MAX_COUNT, MAX_RANKS, MAX_TIME_NS
 
 GROUPS_FILE = "groups.parquet"

@@ -5,6 +5,7 @@ tables all become these columns, one table a rank, and every analysis reads only
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -133,3 +134,20 @@ def _within(table: pa.Table, name: str, groups: int) -> bool:
 
 def _refused(path: Path, why: str) -> InputError:
     return InputError(f"{path}: is not an event table of tracekit ({why}); ingest the traces again")
+
+
+@dataclass(frozen=True)
+class Group:
+    """A process group: the sorted member set is its identity.
+
+    group: row in GROUPS. names, descs: every name and description it carried on any rank, sorted.
+    """
+
+    group: int
+    ranks: tuple[int, ...]
+    names: tuple[str, ...]
+    descs: tuple[str, ...]
+
+
+class InferredGroup(Group):
+    """A process group that no file names: the common ends of its collectives show it. It is never written."""

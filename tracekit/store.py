@@ -32,7 +32,7 @@ from tracekit.findings.slowrank import SlowRankFinding
 from tracekit.findings.whatif import WhatIfFinding
 from tracekit.mesh.hardware import Hardware
 from tracekit.placement import Place
-from tracekit.schema import EVENTS, checked
+from tracekit.schema import EVENTS, Group, checked
 from tracekit.small_files import check_regular
 from tracekit.thresholds.ingest import MANIFEST_HEAD, MAX_RANKS, MAX_SPREAD, MOST_KEPT_EVENTS
 
@@ -60,23 +60,6 @@ class RankRecord:
     window_names: tuple[str, ...] = ()  # of each window, where the files' paths tell them apart
     placed: tuple[int, ...] = ()  # rows of GROUPS in which each event gave the rank's own place, if kept
     device: str = ""  # the name of its devices, as the file gives it
-
-
-@dataclass(frozen=True)
-class Group:
-    """A process group: the sorted member set is its identity.
-
-    group: row in schema.GROUPS. names, descs: every name and description it carried on any rank, sorted.
-    """
-
-    group: int
-    ranks: tuple[int, ...]
-    names: tuple[str, ...]
-    descs: tuple[str, ...]
-
-
-class InferredGroup(Group):
-    """A process group that no file names: the common ends of its collectives show it. It is never written."""
 
 
 @dataclass(frozen=True)

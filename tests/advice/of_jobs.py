@@ -44,7 +44,7 @@ from tracekit.inference.mesh.mesh_choice import choose
 from tracekit.ingest import load
 from tracekit.matching.match import match
 from tracekit.mesh import parse_mesh
-from tracekit.store import InferredGroup
+from tracekit.schema import InferredGroup
 
 NO_MESH: Any = None
 """The mesh of a rank whose hooks ask for none."""

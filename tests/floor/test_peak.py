@@ -8,7 +8,7 @@ import pytest
 
 import tracekit
 from tests.floor.jobs import GEMM_US, LAYERS, RANKS, alike
-from tracekit.mesh.devices import peak_tflops
+from tracekit.mesh.hardware import peak_tflops
 from tracekit.report.floor import floor_document, floor_text
 
 H100, OTHER = "NVIDIA H100 80GB HBM3", "AMD Radeon Graphics"

@@ -13,11 +13,11 @@ WORST = {
     "thresholds": 45,
     "own thresholds": 31,
     "one importer": 0.26,
-    "chain": 24,
-    "reached": 165,
+    "chain": 22,
+    "reached": 163,
     "answers": 1,
     "answer functions": 0,
-    "functions that answer": 69,
+    "functions that answer": 68,
 }
 """The values today, as `make measures` prints them with the goal of each.
 

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.paired.variation import changed, thresholds, varied
-from tracekit.analysis.slowrank import evidence
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
+from tracekit.timing import measured
 
 
 @pytest.mark.parametrize(
@@ -19,5 +19,5 @@ def test_a_share_keeps_below_one(value, doubled, halved):
 def test_a_threshold_is_varied_and_put_back():
     assert thresholds()["MIN_LOST_SHARE"] == MIN_LOST_SHARE
     with changed([("MIN_LOST_SHARE", "doubled")], thresholds()):
-        assert vars(evidence)["MIN_LOST_SHARE"] == 2 * MIN_LOST_SHARE
-    assert vars(evidence)["MIN_LOST_SHARE"] == MIN_LOST_SHARE
+        assert vars(measured)["MIN_LOST_SHARE"] == 2 * MIN_LOST_SHARE
+    assert vars(measured)["MIN_LOST_SHARE"] == MIN_LOST_SHARE

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tracekit.schema import EVENTS
-from tracekit.store import Group, RankRecord, Run
+from tracekit.schema import EVENTS, Group
+from tracekit.store import RankRecord, Run
 
 BLOCKS = 132
 """Blocks of each kernel of compute, unless a test gives others."""

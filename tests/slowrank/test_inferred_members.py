@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
-from tracekit.analysis.slowrank.hypotheses.inferred_members import beyond_inferred_group
+from tracekit.analysis.slowrank.expected.like_transfers import beyond_inferred_group
 from tracekit.analysis.slowrank.hypotheses.slow_link import slow_link
 
 MESH = grid(tp=4, dp=4)

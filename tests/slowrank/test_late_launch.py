@@ -7,9 +7,10 @@ import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
 from tests.slowrank.known import known
-from tracekit.analysis.slowrank.answers.late_hosts import host_launches_late, late_launch
+from tracekit.analysis.slowrank.answers.late_hosts import host_launches_late
 from tracekit.analysis.slowrank.decision import decide as deciding
 from tracekit.analysis.slowrank.decision.decide import first_of
+from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
 
 LAST, SOON_US, LONG_US = 3, 10, 2000
@@ -39,11 +40,9 @@ def launched(folder, mine, others, factor=1.1, **more):
 )
 def test_launches_tell_whose_host_is_late(tmp_path, mine, others, factor, late):
     case = launched(tmp_path, mine, others, factor)
-    found = late_launch(case)
-    assert (found is not None) is late
-    if found is not None:
-        assert case.steps.ranks[found.row] == LAST
-        assert 0.05 * case.step_ns < found.waited < 0.2 * case.step_ns
+    found = list(host_launches_late(Evidence(case)))
+    assert [[c.rank for c in gap.candidates] for gap in found] == [[LAST]] * late
+    assert all(0.05 * case.step_ns < gap.could_hide < 0.2 * case.step_ns for gap in found)
 
 
 def test_a_late_host_leaves_the_job_open(tmp_path, monkeypatch):

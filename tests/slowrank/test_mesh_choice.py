@@ -17,7 +17,8 @@ from tracekit.matching.match import match
 from tracekit.mesh import GroupUse, from_sizes, parse_mesh
 from tracekit.mesh.parse import mesh_remedy
 from tracekit.rank_events.operations import read_rank
-from tracekit.store import InferredGroup, Run
+from tracekit.schema import InferredGroup
+from tracekit.store import Run
 
 MESH = grid(tp=2, cp=2, dp=2)
 

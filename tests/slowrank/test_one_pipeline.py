@@ -11,7 +11,7 @@ from tracekit.inference.joined import _connected, _Linked
 from tracekit.inference.mesh.mesh_choice import choose
 from tracekit.inference.mesh.one_pipeline import is_one_pipeline
 from tracekit.matching.match import match
-from tracekit.store import Group, InferredGroup
+from tracekit.schema import Group, InferredGroup
 
 STEPS, MICRO = 3, 4
 WORLD = Group(0, (0, 1, 2, 3), ("0",), ("default_pg",))

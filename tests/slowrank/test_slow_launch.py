@@ -73,9 +73,9 @@ def test_late_gathers_of_a_slow_host_cost_the_others(tmp_path, unit, factor, ste
 def test_issuing_as_a_peer_saves_what_others_wait(tmp_path):
     mesh = grid(tp=2, dp=4)
     case = prepared(job(tmp_path, mesh, slow={LAST: 1.2}, jitter=0), mesh)
-    saved = saved_as_peers(case, places_of(case), LAST)
+    saved = saved_as_peers(case, LAST)
     assert saved == pytest.approx(np.full(3, CALLS * 0.2 * LAYER_US * 1000), rel=0.02)
-    (little,) = saved_as_peers(case, places_of(case), 0)
+    (little,) = saved_as_peers(case, 0)
     assert little == pytest.approx(0, abs=1000)
 
 

@@ -112,14 +112,14 @@ def test_which_ranks_are_read_follows_no_numbering(monkeypatch, seed):
     hidden[:3] = rng.uniform(0, 1, (3, 1))
     asked = []
 
-    def stretched(_run, _ops, _steps, rows):
+    def stretched(_run, rows):
         asked.append(rows)
         return np.ones((len(rows), 1))
 
     monkeypatch.setattr(spun_longer, "stretched", stretched)
     for order in (np.arange(24), rng.permutation(24)):
         new = np.argsort(order)  # where each rank stands
-        run = SimpleNamespace(run=None, ops=None, steps=SimpleNamespace(own=own[order]))
+        run = SimpleNamespace(steps=SimpleNamespace(own=own[order]))
         spun_longer._of_stage(run, np.sort(new[:3]), np.sort(new[3:]), hidden[order])
         asked[-1] = sorted(order[asked[-1]].tolist())
     assert asked[0] == asked[1]

@@ -11,7 +11,7 @@ from tests.simulate.case import setup_of, written
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import TRANSFER_US, grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.expected.same_kernels import at_places, stage_pace
+from tracekit.analysis.slowrank.expected.same_kernels import at_places, pace_at
 from tracekit.ingest import load
 
 LAYER = {"norm": 100.0, "gemm": 600.0, "flash": 300.0}
@@ -53,7 +53,7 @@ def case_of(folder, factor, layers=(3, 6, 3)):
 def test_a_stage_is_slow_if_all_its_kernels_are(tmp_path, factor, pace):
     case = case_of(tmp_path, factor)
     first, second, third = case.stages
-    found = stage_pace(case, second, [first, third])
+    found = pace_at(at_places(case, second), [at_places(case, first), at_places(case, third)])
     assert found == (pace if pace is None else pytest.approx(pace, rel=0.01))
 
 
@@ -64,7 +64,9 @@ def test_a_rank_without_steps_shows_no_pace(tmp_path):
     own = case.steps.own.copy()
     own[second[0]] = np.nan
     case = replace(case, steps=replace(case.steps, own=own))
-    assert stage_pace(case, second, [first, third]) == pytest.approx(1.4, rel=0.01)
+    assert pace_at(
+        at_places(case, second), [at_places(case, first), at_places(case, third)]
+    ) == pytest.approx(1.4, rel=0.01)
     assert at_places(case, second[:1]) == {}
 
 

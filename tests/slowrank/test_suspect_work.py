@@ -9,12 +9,7 @@ from tests.generator import generate
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank import suspects
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.hypotheses import suspect_work
-from tracekit.analysis.slowrank.hypotheses.suspect_work import (
-    dealt_to_its_replica,
-    features_of,
-    only_attention,
-)
+from tracekit.analysis.slowrank.hypotheses.suspect_work import dealt_to_its_replica, only_attention
 from tracekit.ingest import load
 
 MESH = grid(tp=2, dp=3)
@@ -97,9 +92,9 @@ def test_few_tokens_hide_no_slow_device(tmp_path, monkeypatch, few, documents):
     tokens = replace(case.met.tokens, beyond=case.met.tokens.beyond.copy())
     tokens.beyond[row] = -few
     case = replace(case, met=replace(case.met, tokens=tokens))
-    peer = replace(features_of(case, 0), own=1e7, attention=3e6, matmul=5e6)
+    peer = replace(case.features(0), own=1e7, attention=3e6, matmul=5e6)
     mine = replace(peer, own=peer.own + 5e4, attention=peer.attention + 6e4)
-    monkeypatch.setattr(suspect_work, "features_of", lambda case, at: mine if at == row else peer)
+    monkeypatch.setattr(type(case), "features", lambda case, at: mine if at == row else peer)
     assert only_attention(case, [row]) is documents
 
 

@@ -13,7 +13,7 @@ from tracekit.analysis.slowrank.opened import matched
 from tracekit.inference.groups.stream_sequences import stream_classes
 from tracekit.inference.groups.unnamed_groups import with_groups_of_streams, with_rare_groups
 from tracekit.matching.match import match
-from tracekit.store import Group, InferredGroup
+from tracekit.schema import Group, InferredGroup
 
 MESH = {"tp": 2, "cp": 1, "pp": 1, "dp": 4}
 GENERIC = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"

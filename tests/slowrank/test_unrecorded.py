@@ -11,9 +11,10 @@ from tests.slowrank.jobs import grid, job, prepared
 from tests.slowrank.known import known
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.decision.decide import first_of
+from tracekit.analysis.slowrank.expected import sound_transfers
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.unrecorded import quickest, unrecorded
+from tracekit.analysis.slowrank.unrecorded import unrecorded
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, waited_for_missing
 from tracekit.ingest import load
 
@@ -130,7 +131,7 @@ def test_a_network_bounds_transfers_of_known_size(tmp_path):
 @pytest.mark.parametrize(("slow", "named"), [({1: 1.9, 2: 1.2}, []), ({2: 1.2}, [2])])
 def test_one_message_takes_one_network_equally_long(tmp_path, monkeypatch, slow, named):
     """Transfers of 50 µs last 0.7 ms in some steps, as on no network: there ranks may wait for rank 1, unseen."""
-    monkeypatch.setattr(quickest, "bytes_of", lambda _: 1000)
+    monkeypatch.setattr(sound_transfers, "bytes_of", lambda _: 1000)
     found = analyse(job(tmp_path, grid(dp=4), slow=slow, slow_steps={0, 2, 4}, lost={1}))
     assert [s.rank for s in found.suspects] == named
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.evidence import Evidence
-from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows, typical_without
+from tracekit.analysis.slowrank.hypotheses.candidates import typical_without
 from tracekit.analysis.slowrank.unrecorded.unrecorded import waited_for_missing
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import saved_without_waits_ns
 
@@ -19,7 +19,7 @@ def test_bound_holds_for_several_unseen_faults(tmp_path, slow):
     (tmp_path / "slow").mkdir()
     case = prepared(job(tmp_path / "slow", mesh, slow=slow, lost={0, 5, 6, 7}, steps=3), mesh)
     cured = prepared(job(tmp_path / "sound", mesh, steps=3), mesh)
-    own = typical_without(case, significant_rows(case, 0.01))
+    own = typical_without(case, case.significant(case.suspect_ns))
     assert saved_without_waits_ns(case, own) >= case.step_ns - cured.step_ns
 
 

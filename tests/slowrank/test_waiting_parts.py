@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
-from tracekit.step_graph.waiting_parts import WaitingParts, cut_there, waiting_parts
+from tracekit.step_graph.own_parts import WaitingParts, cut_there
+from tracekit.step_graph.waiting_parts import waiting_parts
 
 KNOTS = np.array([0.0, 100.0, 200.0])
 PARTS = WaitingParts(np.array([10.0, 40.0, 150.0]), np.array([20.0, 50.0, 260.0]))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.tables.rows import Row, row, step
-from tracekit.store import Group
+from tracekit.schema import Group
 
 MAIN, FIRST_THREAD = 100, 200
 

@@ -8,8 +8,7 @@ import pyarrow as pa
 from tracekit.matching.match import Operations, match
 from tracekit.rank_events.operations import rank_ops
 from tracekit.rank_events.rank_ops import RankOps
-from tracekit.schema import EVENTS
-from tracekit.store import Group
+from tracekit.schema import EVENTS, Group
 
 Row = dict[str, Any]
 LARGE = 1 << 20  # elements of a message: 4 MiB, which may go to a buffer or not

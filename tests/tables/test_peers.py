@@ -3,7 +3,7 @@
 import pytest
 
 from tests.tables.rows import bare, comm, gemm, group, launch, record, recorded, row, title
-from tracekit.store import Group
+from tracekit.schema import Group
 
 GROUP = group(0, 2, 5, 7, 9)
 PAIR = group(1, 3, 7)

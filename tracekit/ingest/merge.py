@@ -26,8 +26,8 @@ from tracekit.ingest.claims import Claim, Claims, names_of
 from tracekit.ingest.file_result import FileGroup, FileResult, RankTable
 from tracekit.ingest.recordings import of_one_job
 from tracekit.ingest.write import EventWriter, begun_later
-from tracekit.schema import EVENTS
-from tracekit.store import Group, RankRecord, Run, rank_bound
+from tracekit.schema import EVENTS, Group
+from tracekit.store import RankRecord, Run, rank_bound
 from tracekit.thresholds.ingest import CHUNK_ROWS, MAX_TIME_NS
 
 Placed = dict[tuple[str, int], int]

@@ -10,7 +10,7 @@ from tracekit.arrays import numbered_rows
 from tracekit.rank_events.coded_words import among, numbered
 from tracekit.rank_events.operation_names import MESSAGES, UNDIRECTED
 from tracekit.rank_events.rank_ops import RankOps
-from tracekit.store import Group
+from tracekit.schema import Group
 from tracekit.units import I64
 
 WORLD: Final = -1

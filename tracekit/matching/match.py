@@ -21,7 +21,7 @@ from tracekit.rank_events.coded_words import Codes, Column, joined, numbered
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.own_time import Progress, own_progress
 from tracekit.rank_events.rank_ops import RankOps
-from tracekit.store import Group
+from tracekit.schema import Group
 from tracekit.units import F64, I64, Mask
 
 _Refusal = TypeVar("_Refusal", bound=TracekitError)

@@ -31,7 +31,7 @@ from tracekit.rank_events.operation_names import (
     canonical_op,
     directed,
 )
-from tracekit.store import Group
+from tracekit.schema import Group
 from tracekit.units import I32, I64
 
 TITLE = re.compile(r"^nccl:(send|recv) (\d{1,9})(?:->|<-)(\d{1,9})$")

@@ -27,7 +27,8 @@ from tracekit.rank_events.step_marks import (
     step_work,
 )
 from tracekit.rank_events.stream_waits import HOST_WAIT, ready_times, waited_for
-from tracekit.store import Group, Run
+from tracekit.schema import Group
+from tracekit.store import Run
 from tracekit.thresholds.slowrank import TIME_SLICE_NS
 from tracekit.thresholds.tables import COUNTED_SHARE, MOST_BEHIND_MARKS, RESUME_SLACK_NS, RESUME_SLACK_SHARE
 from tracekit.units import I64, Mask

@@ -245,14 +245,9 @@ def _since_the_first(at_start: I64, this: I64, behind: I64) -> F64:
 
 def _own(run: Measured, rows: I64) -> tuple[F64, F64]:
     """Return (own-time reading at the begin of each operation's step, own time of the step), ns; NaN outside."""
-    ops, steps = run.ops, run.steps
-    row = {rank: i for i, rank in enumerate(steps.ranks)}
-    column = {number: i for i, number in enumerate(steps.numbers)}
-    begin, own = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
-    for i, (rank, step) in enumerate(zip(ops.rank[rows].tolist(), ops.step[rows].tolist(), strict=True)):
-        if rank in row and (step in column or not steps.labelled):
-            at = row[rank], column.get(step, 0)
-            begin[i], own[i] = steps.begin[at], steps.own[at]
+    known, (begin, own) = run.analysed[rows], np.full((2, len(rows)), np.nan)
+    row, column = (place[rows[known]] for place in run.place)
+    begin[known], own[known] = run.steps.begin[row, column], run.steps.own[row, column]
     return begin, own
 
 

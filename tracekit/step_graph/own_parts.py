@@ -5,13 +5,14 @@ Removing a pause where it happens lets the other ranks continue there; spreading
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from tracekit.matching.match import Operations
 from tracekit.matching.message_order import issued_upto
 from tracekit.rank_events.coded_words import Codes
-from tracekit.thresholds.slowrank import NO_WORK_NS, STOOD_STILL
+from tracekit.thresholds.slowrank import MOST_STRETCHED, NO_WORK_NS, STOOD_STILL
 from tracekit.units import F64, I64
 
 
@@ -108,3 +109,34 @@ def cut(knots: F64, cuts: Sequence[I64 | F64]) -> F64:
         for begin, end, inside in zip(knots[:-1], knots[1:], cuts, strict=True)
     ]
     return np.maximum.accumulate(np.concatenate([*parts, knots[-1:]]))
+
+
+class WaitingParts(NamedTuple):
+    """Readings of a rank's own time (ns) at which parts begin and end, disjoint and in order."""
+
+    begins: F64
+    ends: F64
+
+
+def cut_there(parts: WaitingParts, knots: F64, ratio: F64) -> tuple[F64, F64]:
+    """Return (readings between which parts lie, factor of each) that shorten each interval of `knots` by `ratio`.
+
+    The time is taken from the waiting `parts`, up to the most that communication lengthens kernels, and the rest
+    evenly from all parts.
+    """
+    begins, ends = (np.clip(side, knots[0], knots[-1]) for side in parts)
+    points = np.unique(np.concatenate([knots, begins, ends]))
+    width = np.diff(points)
+    middle = points[:-1] + width / 2
+    column = np.clip(np.searchsorted(knots, middle, side="right") - 1, 0, len(ratio) - 1)
+    place = np.searchsorted(begins, middle, side="right") - 1
+    inside = np.zeros(len(width), bool)
+    if len(begins):
+        inside = (place >= 0) & (middle < ends[np.maximum(place, 0)])
+    whole, waiting = (np.bincount(column, w, len(ratio)) for w in (width, width * inside))
+    cut = np.maximum(whole * (1.0 - ratio), 0.0)
+    share = np.minimum(cut / np.maximum(waiting, 1.0), MOST_STRETCHED)
+    left = whole - share * waiting
+    rest = np.where(left > 0, (whole - cut) / np.maximum(left, 1.0), 1.0)
+    rest = np.where(ratio > 1.0, ratio, rest)
+    return points, rest[column] * np.where(inside, 1.0 - share[column], 1.0)

@@ -13,10 +13,10 @@ from typing import ClassVar, Self
 
 import numpy as np
 
+from tracekit.step_graph.own_parts import WaitingParts, cut_there
 from tracekit.step_graph.rank_timeline import RankTimeline
 from tracekit.step_graph.replay_in_turn import InTurn, causes_of
 from tracekit.step_graph.replay_levels import Levels, levels_of
-from tracekit.step_graph.waiting_parts import WaitingParts, cut_there
 from tracekit.thresholds.slowrank import DRIFT_SHARE, MAJORITY, MOST_REPEATS
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64
@@ -68,18 +68,13 @@ class StepModel:
         step, because errors of ranks and steps may cancel in the mean step. Where a profiler started later on some
         ranks, their first step is shorter, so that a model's step may be as long as the longest rank's.
         """
-        steps, ops = run.steps, run.ops
+        steps = run.steps
         whole = abs(self.replayed_ns - run.step_ns)
         if self.replayed_ns > run.step_ns:
             whole = max(0.0, self.replayed_ns - float(np.nanmean(np.nanmax(steps.wall, axis=0))))
-        stood = np.zeros(steps.own.shape)
         event, spent = self.replay()
-        recorded = event < len(ops.rank)  # operations of ranks without a trace follow
-        event, spent = event[recorded], spent[recorded]
-        row = np.searchsorted(steps.ranks, ops.rank[event])
-        known = np.isin(ops.step[event], steps.numbers) & steps.labelled
-        column = np.where(known, np.searchsorted(steps.numbers, ops.step[event]), 0)
-        np.add.at(stood, (row, column), spent)
+        recorded = event < len(run.ops.rank)  # operations of ranks without a trace follow
+        stood = run.by_step(event[recorded], spent[recorded])
         return max(whole, float(np.nanmean(np.abs(steps.wall - steps.own - stood))))
 
     @cached_property

@@ -10,7 +10,7 @@ import numpy as np
 
 from tracekit.steps.medians import median_by_column, median_of_others, median_without_each, of_rows
 from tracekit.thresholds.slowrank import COLUMN_NOISE_FROM, MOST_CONFIDENCE, Z_LIMIT
-from tracekit.units import F64, I64
+from tracekit.units import F64, I64, Mask
 
 MAD_TO_SIGMA: Final = 1.4826
 """Standard deviation of a normal distribution over its median absolute deviation: 1 / Φ⁻¹(3/4)."""
@@ -34,6 +34,11 @@ class Excess:
         frozenset()
     )  # rows that are long in only one step, but throughout it, so not by accident
     named: F64 | float = 0.0  # the part of `value` with a known cause, ns
+
+    def significant(self, least: float) -> Mask:
+        """Return whether each row exceeds its peers by more than chance and by more than `least`, ns."""
+        longer = np.nan_to_num(self.mean, nan=0.0) > least
+        return np.asarray((np.nan_to_num(self.z, nan=0.0) > self.limit) & longer, bool)
 
 
 def usual_of_others(values: F64, groups: list[I64], usual: I64) -> F64:

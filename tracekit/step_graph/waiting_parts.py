@@ -9,7 +9,6 @@ however long it waited; behind one that does not, it works the shorter the longe
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -17,13 +16,13 @@ from tracekit.intervals import union
 from tracekit.matching.match import Operations, with_concealed
 from tracekit.rank_events.coded_words import Codes
 from tracekit.rank_events.operation_names import UNDIRECTED
+from tracekit.step_graph.own_parts import WaitingParts
 from tracekit.step_graph.statistics import NORMAL_95
 from tracekit.steps.medians import weighted_quantile
 from tracekit.steps.steps import inside_each, windows_of
 from tracekit.thresholds.slowrank import (
     LITTLE_SHARE,
     MINOR,
-    MOST_STRETCHED,
     NEARLY_ALL,
     QUEUED_NS,
     STEP_PARTS,
@@ -120,8 +119,7 @@ def _shares_left(run: Measured, work: F64) -> F64:
         more = own[stage] - steps.own[stage]
         left = np.maximum(most - steps.own[stage], 0.0) / np.where(more > 0, more, 1.0)
         share[stage] = np.where(more > 0, np.minimum(left, 1.0), 1.0)
-    row = np.searchsorted(steps.ranks, ops.rank)
-    column = np.searchsorted(steps.numbers, ops.step) if steps.labelled else np.zeros(len(row), np.int64)
+    row, column = run.place
     return np.asarray(share[row, np.minimum(column, len(steps.numbers) - 1)], np.float64)
 
 
@@ -241,13 +239,6 @@ def _apart(values: F64, key: I64) -> F64:
     return np.asarray(values - (np.bincount(key, values) / np.maximum(count, 1))[key], np.float64)
 
 
-class WaitingParts(NamedTuple):
-    """Readings of a rank's own time (ns) at which parts begin and end, disjoint and in order."""
-
-    begins: F64
-    ends: F64
-
-
 def waiting_parts(run: Measured, rows: Collection[int]) -> dict[int, WaitingParts]:
     """Return by row of Steps the parts of the rank's own time in which an operation waits for its other members."""
     ops = run.ops
@@ -263,27 +254,3 @@ def waiting_parts(run: Measured, rows: Collection[int]) -> dict[int, WaitingPart
         first, last = at(begin).astype(np.float64), at(end).astype(np.float64)
         found[row] = WaitingParts(first[last > first], last[last > first])
     return found
-
-
-def cut_there(parts: WaitingParts, knots: F64, ratio: F64) -> tuple[F64, F64]:
-    """Return (readings between which parts lie, factor of each) that shorten each interval of `knots` by `ratio`.
-
-    The time is taken from the waiting `parts`, up to the most that communication lengthens kernels, and the rest
-    evenly from all parts.
-    """
-    begins, ends = (np.clip(side, knots[0], knots[-1]) for side in parts)
-    points = np.unique(np.concatenate([knots, begins, ends]))
-    width = np.diff(points)
-    middle = points[:-1] + width / 2
-    column = np.clip(np.searchsorted(knots, middle, side="right") - 1, 0, len(ratio) - 1)
-    place = np.searchsorted(begins, middle, side="right") - 1
-    inside = (
-        (place >= 0) & (middle < ends[np.maximum(place, 0)]) if len(begins) else np.zeros(len(width), bool)
-    )
-    whole, waiting = (np.bincount(column, w, len(ratio)) for w in (width, width * inside))
-    cut = np.maximum(whole * (1.0 - ratio), 0.0)
-    share = np.minimum(cut / np.maximum(waiting, 1.0), MOST_STRETCHED)
-    left = whole - share * waiting
-    rest = np.where(left > 0, (whole - cut) / np.maximum(left, 1.0), 1.0)
-    rest = np.where(ratio > 1.0, ratio, rest)
-    return points, rest[column] * np.where(inside, 1.0 - share[column], 1.0)

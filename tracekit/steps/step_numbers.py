@@ -13,7 +13,7 @@ from tracekit.matching.match import Operations, match
 from tracekit.rank_events.kernel_order import window_of
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.rank_events.step_marks import NO_STEP
-from tracekit.store import Group
+from tracekit.schema import Group
 from tracekit.thresholds.tables import BORDER_SHARE, HOST_GAP_NS, REPEATING_SHARE
 from tracekit.units import I64
 

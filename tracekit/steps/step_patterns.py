@@ -16,9 +16,9 @@ from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.kernel_order import window_of
 from tracekit.rank_events.rank_ops import KernelOrder, RankOps
 from tracekit.rank_events.step_marks import NO_STEP
+from tracekit.schema import Group
 from tracekit.steps.repetition import OUTSIDE, Pattern, Repeating, repeating
 from tracekit.steps.step_numbers import Cuts, numbered
-from tracekit.store import Group
 from tracekit.thresholds.tables import (
     NEARLY_ALL_RANKS,
     RAGGED_RIMS,

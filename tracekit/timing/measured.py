@@ -1,6 +1,6 @@
 """The measurements of one run: operations, waits, steps, clocks and the mesh, before any analysis."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -18,10 +18,12 @@ from tracekit.mesh import Mesh
 from tracekit.mesh.parts import ALL_TO_ALL
 from tracekit.rank_events.coded_words import Column, numbered
 from tracekit.rank_events.step_marks import NO_STEP
+from tracekit.steps.features import Features, read_features
 from tracekit.steps.medians import median_of_others
+from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
 from tracekit.steps.steps import Steps, compute_in_steps, measure, with_tails
 from tracekit.store import Run
-from tracekit.thresholds.slowrank import CLEAR_SHARE
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, CLEAR_SHARE, MIN_LOST_SHARE
 from tracekit.timing.buffered_sends import Buffered, buffered_sends
 from tracekit.timing.waits import Waits, measure_waits
 from tracekit.units import F64, I64, Mask
@@ -56,6 +58,16 @@ class Measured:
         return float(np.nanmean(self.steps.wall))
 
     @property
+    def threshold_ns(self) -> float:
+        """Return the cost from which a hypothesis is reported, ns a step."""
+        return MIN_LOST_SHARE * self.step_ns
+
+    @property
+    def suspect_ns(self) -> float:
+        """Return the excess from which a rank is suspected, ns a step."""
+        return CANDIDATE_SHARE * self.step_ns
+
+    @property
     def cut_off(self) -> float:
         """Return the share of a whole step that the mean step lacks because windows cut the end of one."""
         return max(1.0 - self.step_ns / float(np.nanmean(self.steps.wall[:, self.steps.whole])), 0.0)
@@ -69,6 +81,22 @@ class Measured:
     def on_gpus(self) -> bool:
         """Return whether every rank read computes on a GPU."""
         return all(rank.on_gpu for rank in self.ops.per_rank.values())
+
+    def ranks_of(self, rows: Iterable[int] | I64) -> list[int]:
+        """Return the ranks in `rows`."""
+        return [self.steps.ranks[row] for row in rows]
+
+    def on_gpu(self, row: int) -> bool:
+        """Return whether the rank in `row` computes on a GPU."""
+        return self.ops.per_rank[self.steps.ranks[row]].on_gpu
+
+    def kernels(self, row: int) -> StepKernels:
+        """Return the compute kernels of the rank in `row`, in its steps."""
+        return kernels_in_steps(self.run, self.ops, self.steps, row)
+
+    def features(self, row: int) -> Features | None:
+        """Return what the rank in `row` spends its time on; None where it has no step whole."""
+        return read_features(self.run, self.ops, self.steps, self.steps.ranks[row])
 
     @cached_property
     def stages(self) -> Rows:
@@ -89,11 +117,8 @@ class Measured:
     def expert_groups(self) -> Rows:
         """Rows of `steps` by group that deals tokens to experts; by stage where no axis of experts is known."""
         dealing = [part for axis, part in self.mesh.parts.items() if PARTS[axis].deals_tokens]
-        groups, row = (
-            [g for part in dealing for g in part.groups],
-            {r: i for i, r in enumerate(self.steps.ranks)},
-        )
-        rows = [[row[rank] for rank in group if rank in row] for group in groups]
+        groups, known = [group for part in dealing for group in part.groups], set(self.steps.ranks)
+        rows = [[self.steps.row(rank) for rank in group if rank in known] for group in groups]
         return [np.array(sorted(some), np.int64) for some in rows if len(some) > 1] if groups else self.stages
 
     @cached_property
@@ -102,6 +127,19 @@ class Measured:
         if not self.steps.labelled:
             return np.ones(len(self.ops.step), bool)
         return np.isin(self.ops.step, self.steps.numbers)
+
+    @cached_property
+    def place(self) -> tuple[I64, I64]:
+        """Row and column of `steps` by operation; the column means nothing outside the analysed steps."""
+        steps, ops = self.steps, self.ops
+        column = np.searchsorted(steps.numbers, ops.step) if steps.labelled else np.zeros_like(ops.rank)
+        return np.searchsorted(steps.ranks, ops.rank), np.asarray(column, np.int64)
+
+    def by_step(self, chosen: I64, spent: F64 | I64) -> F64:
+        """Return the total of `spent`, one for each `chosen` analysed operation, by row and column of `steps`."""
+        found = np.zeros(self.steps.own.shape)
+        np.add.at(found, tuple(at[chosen] for at in self.place), spent)
+        return found
 
     @cached_property
     def in_message(self) -> Mask:
@@ -188,7 +226,8 @@ def measure_run(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRang
     if not len(ops.start):
         raise no_communication(ops, InputError)
     steps = measure(ops, wanted)
-    if not steps.numbers or not (steps.labelled or _one_window(ops)):
+    one_window = all(len(o.begins) == 1 for o in ops.per_rank.values())  # time between two is of no step
+    if not steps.numbers or not (steps.labelled or one_window):
         known = sorted({int(n) for n in np.unique(ops.step) if n >= 0})
         which = f"steps {known[0]} to {known[-1]} were found" if known else "no step was found"
         if not steps.labelled:
@@ -206,11 +245,6 @@ def measure_run(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRang
         steps = _with_late_start(ops, steps, clocks)
     found = Measured(run, ops, waits, with_tails(ops, steps), clocks, mesh, buffered)
     return replace(found, steps=_with_late_begins(found.steps, found.stages))
-
-
-def _one_window(ops: Operations) -> bool:
-    """Whether every rank recorded one window; time between two windows belongs to no step."""
-    return all(len(o.begins) == 1 for o in ops.per_rank.values())
 
 
 def _with_late_start(ops: Operations, steps: Steps, clocks: Clocks) -> Steps:
@@ -254,20 +288,3 @@ def _with_late_begins(steps: Steps, stages: Rows) -> Steps:
     begun = tuple((steps.numbers[c], steps.ranks[r]) for r, c in np.argwhere(late).tolist())
     own, wall, begin = steps.own + late, steps.wall + late, steps.begin - late
     return replace(steps, own=own, wall=wall, begin=begin, begun_late=begun)
-
-
-def of_one_rank(run: Run, error: InputError) -> InputError:
-    """Return `error`; if only one rank was read, behind the sentence that it cannot be compared with another."""
-    if len(run.ranks) > 1:
-        return error
-    if run.world_size == 1:
-        alone = "the job has one process, so there is no rank to compare it with"
-        if any(row.kind == "rank_assumed" for row in run.quality):
-            alone = (
-                "the trace names neither its rank nor any communication, so it is of a job with one process, or of no "
-                "training job, and no rank can be compared with it: give the traces of all ranks, or for one process"
-            )
-            return type(error)(f"{alone} use tracekit breakdown, diff or trend")
-        return type(error)(f"{alone}; use tracekit breakdown, diff or trend")
-    alone = f"only rank {run.ranks[0].rank} was read, so it cannot be compared: add the other ranks' traces"
-    return type(error)(f"{alone}; {error}")

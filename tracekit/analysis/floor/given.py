@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from tracekit.errors import InputError, UsageError
 from tracekit.mesh import Mesh
-from tracekit.mesh.devices import peak_tflops
+from tracekit.mesh.hardware import peak_tflops
 from tracekit.small_files import read_small
 from tracekit.thresholds.floor import (
     ATTENTION_FLOPS,

@@ -5,7 +5,6 @@ comparable ranks. `hypotheses` price explanations by replaying the model, `decis
 open, and `suspects` gives its path DP → PP → CP → TP.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +18,17 @@ from tracekit.analysis.slowrank.decision.decide import concluded
 from tracekit.analysis.slowrank.expected.nodes import with_hosts
 from tracekit.analysis.slowrank.explanation import explanation_of
 from tracekit.analysis.slowrank.mechanisms import refined, unlike_recordings
-from tracekit.analysis.slowrank.opened import enter, quality_of, ranks_of, read_ranks, stepped
+from tracekit.analysis.slowrank.opened import (
+    Order,
+    Progress,
+    Ranges,
+    Sizes,
+    enter,
+    quality_of,
+    ranks_of,
+    read_ranks,
+    stepped,
+)
 from tracekit.analysis.slowrank.picture import picture_of
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.wording import Remedy
@@ -32,16 +41,15 @@ from tracekit.placement import HostList, HostsFile
 from tracekit.steps.recorded_windows import last_windows
 from tracekit.store import Run
 from tracekit.thresholds.slowrank import LITTLE_SHARE
-from tracekit.timing.measured import StepRange, of_one_rank
 from tracekit.units import NS_PER_US, ms
 
 
 def analyse(
     run: Run,
-    mesh: dict[str, int] | None = None,
-    order: Sequence[str] | None = None,
-    steps: Sequence[StepRange] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    mesh: Sizes = None,
+    order: Order = None,
+    steps: Ranges = None,
+    progress: Progress = None,
     *,
     explain: bool = False,
     hosts: HostsFile | HostList | None = None,
@@ -63,10 +71,10 @@ def analyse(
 
 def illustrated(
     run: Run,
-    mesh: dict[str, int] | None = None,
-    order: Sequence[str] | None = None,
-    steps: Sequence[StepRange] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    mesh: Sizes = None,
+    order: Order = None,
+    steps: Ranges = None,
+    progress: Progress = None,
     *,
     explain: bool = False,
     hosts: HostsFile | HostList | None = None,
@@ -79,11 +87,7 @@ def illustrated(
 
 
 def _answered(
-    run: Run,
-    mesh: dict[str, int] | None,
-    order: Sequence[str] | None,
-    steps: Sequence[StepRange] | None,
-    progress: Callable[[int, int], None] | None,
+    run: Run, mesh: Sizes, order: Order, steps: Ranges, progress: Progress
 ) -> tuple[Case, MeshChoice, Answer]:
     """The case, its mesh, and the answer about it."""
     run, ranks = read_ranks(last_windows(run, steps), mesh, progress)
@@ -96,10 +100,27 @@ def _answered(
         world = range(max(run.world_size or 0, max(r.rank for r in ranks) + 1))
         case, choice = stepped(*without_mesh(run, ranks, world, str(error)), mesh, order, steps)
     except InputError as error:
-        raise of_one_rank(run, error) from error.__cause__
+        raise _of_one_rank(run, error) from error.__cause__
     enter(progress, f"pricing what each of {len(ranks)} ranks costs")
     found, answer = concluded(case if steps else without_odd_steps(case))
     return found, choice, located(found, refined(found, answer))
+
+
+def _of_one_rank(run: Run, error: InputError) -> InputError:
+    """Return `error`; if only one rank was read, behind the sentence that it cannot be compared with another."""
+    if len(run.ranks) > 1:
+        return error
+    if run.world_size == 1:
+        alone = "the job has one process, so there is no rank to compare it with"
+        if any(row.kind == "rank_assumed" for row in run.quality):
+            alone = (
+                "the trace names neither its rank nor any communication, so it is of a job with one process, or of no "
+                "training job, and no rank can be compared with it: give the traces of all ranks, or for one process"
+            )
+            return type(error)(f"{alone} use tracekit breakdown, diff or trend")
+        return type(error)(f"{alone}; use tracekit breakdown, diff or trend")
+    alone = f"only rank {run.ranks[0].rank} was read, so it cannot be compared: add the other ranks' traces"
+    return type(error)(f"{alone}; {error}")
 
 
 def _finding(case: Case, choice: MeshChoice, answer: Answer, *, explain: bool) -> SlowRankFinding:
@@ -107,20 +128,17 @@ def _finding(case: Case, choice: MeshChoice, answer: Answer, *, explain: bool) -
     step, base = case.step_ns, case.base_ns
     cured = step * (1.0 - min(max(answer.gain / base, 0.0), 1.0 - LITTLE_SHARE)) if base > 0 else step
     residual = f"model residual {ms(case.residual_ns):.2f} ms of {ms(step):.1f} ms a step"
+    unproven = (Quality("unproven_transfers", None, 1, detail) for detail in answer.unproven)
     clocks = f"clock residual {case.clocks.residual_ns / NS_PER_US:.1f} µs"
     return SlowRankFinding(
         ranks_of(case), choice.finding,
         StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.wall)))),
         answer.verdict, answer.cause, answer.reason, answer.path, answer.suspects,
         WhatIf(ms(step), ms(cured), step / cured if cured > 0 else 1.0),
-        (*quality_of(case, choice), *unlike_recordings(case, answer), *map(_unproven, answer.unproven)),
+        (*quality_of(case, choice), *unlike_recordings(case, answer), *unproven),
         tuple(filter(None, (*choice.notes, residual, clocks, role_in_words(case)))),
         case.coverage, answer.candidates, answer.to_decide, explanation_of(case, answer) if explain else None,
         answer.to_decide.ranks if isinstance(answer.to_decide, Remedy) else (),
         case.table is not None or any(o.on_gpu for o in case.ops.per_rank.values()), answer.cures,
         answer.network_parts, expert_waits(case, answer),
     )  # fmt: skip
-
-
-def _unproven(detail: str) -> Quality:
-    return Quality("unproven_transfers", None, 1, detail)

@@ -11,11 +11,12 @@ from tracekit.analysis.slowrank.expected.like_with_like import Circumstances, al
 from tracekit.findings import Quality
 from tracekit.matching.match import Operations, with_concealed
 from tracekit.mesh import Mesh
+from tracekit.step_graph.own_parts import WaitingParts
 from tracekit.step_graph.replay import StepModel, Usual
 from tracekit.step_graph.statistics import Excess
 from tracekit.step_graph.table_model import TableModel, tabulated
 from tracekit.step_graph.traced_model import mates, model_of, using_early
-from tracekit.step_graph.waiting_parts import WaitingParts, concealed_work, waiting_parts
+from tracekit.step_graph.waiting_parts import concealed_work, waiting_parts
 from tracekit.steps.host_need import host_need
 from tracekit.steps.step_ends import with_cut_step
 from tracekit.store import Run
@@ -81,6 +82,10 @@ class Case(Measured):
     def usual_work(self) -> dict[tuple[int, ...], Usual]:
         """What replays of this case found to be the usual work of suspected rows (`candidates.usual_of`)."""
         return {}
+
+    def significant(self, least: float) -> I64:
+        """The rows with a significant excess over their peers of more than `least`, ns a step."""
+        return np.flatnonzero(self.found.significant(least))
 
     def line_of(self, row: int) -> tuple[int, ...]:
         """The rows of the recorded ranks on the pipeline of the rank in `row`."""

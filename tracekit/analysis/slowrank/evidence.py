@@ -23,7 +23,6 @@ from tracekit.analysis.slowrank.hypotheses.candidates import (
     Hypothesis,
     bounded,
     price,
-    significant_rows,
     slow_ranks,
     those_that_cost,
     typical_without,
@@ -42,7 +41,7 @@ from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import waited_for_unseen
 from tracekit.causes import CAUSES
 from tracekit.findings import Suspect
-from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MIN_LOST_SHARE, USUAL_VARIATION
+from tracekit.thresholds.slowrank import USUAL_VARIATION
 
 
 class Kind(Enum):
@@ -77,7 +76,7 @@ class Evidence:
     @cached_property
     def least(self) -> float:
         """The threshold, ns a step: a hypothesis that costs less is not reported."""
-        return MIN_LOST_SHARE * self.case.step_ns
+        return self.case.threshold_ns
 
     @cached_property
     def slow(self) -> Hypothesis | None:
@@ -156,7 +155,7 @@ class Evidence:
     @cached_property
     def behind_link(self) -> Hypothesis | None:
         """The slow ranks that cost something once the slow link is cured, priced after that cure."""
-        link, model, rows = self.any_link, self.case.timeline, significant_rows(self.case, CANDIDATE_SHARE)
+        link, model, rows = self.any_link, self.case.timeline, self.case.significant(self.case.suspect_ns)
         if link is None or link.doubted or model is None or not len(rows):
             return None
         return those_that_cost(self.case, rows, without_link(self.case, model, link.delays))
@@ -187,7 +186,7 @@ class Evidence:
     @cached_property
     def unseen(self) -> Unseen:
         """The time that the recorded ranks wait for ranks without a trace, as far as it makes steps longer."""
-        cured = typical_without(self.case, significant_rows(self.case, CANDIDATE_SHARE))
+        cured = typical_without(self.case, self.case.significant(self.case.suspect_ns))
         return waited_for_unseen(self.case, cured)
 
     @cached_property
@@ -297,4 +296,4 @@ class Faults:
             doubt = link_doubt_ns(self.case, saved, self.link.z)
         else:
             doubt = stage_doubt_ns(self.case, np.array(self.stage.rows if self.stage else (), np.int64))
-        return Price(saved, saved, saved).widened(doubt)
+        return Price.exactly(saved).widened(doubt)

@@ -15,7 +15,7 @@ from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, least_ns, most_ns
 from tracekit.analysis.slowrank.hypotheses.candidates import beside_waits, likely_saved_ns
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.analysis.slowrank.suspects import Answer, rows_named
 from tracekit.analysis.slowrank.wording import ranks_in_words
 from tracekit.causes import NETWORK
 from tracekit.findings.slowrank import Considered, EvidenceGap, Explanation, Outcome
@@ -34,7 +34,7 @@ _RULES: Final = {
 
 def explanation_of(case: Case, answer: Answer) -> Explanation:
     """Return the working of `answer` about `case`; the same case and answer give the same table."""
-    least = MIN_LOST_SHARE * case.step_ns
+    least = case.threshold_ns
     evidence = Evidence(case)
     found = [*_ranks(evidence, answer), *_others(evidence, answer)]
     found.sort(key=lambda c: (-c.high_ms, c.kind, c.ranks))
@@ -51,21 +51,18 @@ def _ranks(measured: Evidence, answer: Answer) -> Iterator[Considered]:
     """The ranks with the largest excess or named in the answer, each alone, and the ranks that are slow together."""
     case, limit = measured.case, measured.case.found.limit
     excess = np.nan_to_num(case.found.mean, nan=-np.inf)
-    mentioned = [
-        case.steps.row(s.rank) for s in (*answer.suspects, *answer.candidates) if s.rank in case.steps.ranks
-    ]
     longest = [int(r) for r in np.argsort(-excess, kind="stable") if excess[r] > 0][:RANKS_SHOWN]
-    for row in dict.fromkeys([*longest, *(row for row in mentioned[:RANKS_SHOWN] if excess[row] > 0)]):
+    for row in dict.fromkeys(
+        [*longest, *(row for row in rows_named(case, answer)[:RANKS_SHOWN] if excess[row] > 0)]
+    ):
         rank, z = case.steps.ranks[row], float(np.nan_to_num(case.found.z[row]))
-        price, subject = (
-            _answered(answer, rank) or _measured(case, row),
-            f"rank {rank} works longer than its peers",
-        )
+        price, subject = _answered(answer, rank), f"rank {rank} works longer than its peers"
+        price = price or _measured(case, row)
         found = _considered(case, answer, "rank", subject, (rank,), price, z=z, limit=limit)
         yield replace(found, longer_ms=ms(float(excess[row])))
     together = measured.slow
     if together is not None and len(together.rows) > 1:
-        rows, ranks = np.array(together.rows), tuple(case.steps.ranks[row] for row in together.rows)
+        rows, ranks = np.array(together.rows), tuple(case.ranks_of(together.rows))
         each = [one for rank in ranks if (one := _answered(answer, rank)) is not None]
         best = answer.gain if set(ranks) == {s.rank for s in answer.suspects} else together.gain
         most = max([most_ns(case, rows), *(one.high for one in each)])  # a set costs what a member does
@@ -95,12 +92,12 @@ def _others(measured: Evidence, answer: Answer) -> Iterator[Considered]:
     """The hypotheses beside single ranks: a stage, a link, stalls in turn, uneven data, ranks without a trace."""
     case, stage, link, unseen = measured.case, measured.stage, measured.link, measured.unseen
     if stage is not None:
-        ranks = tuple(case.steps.ranks[row] for row in stage.rows)
+        ranks = tuple(case.ranks_of(stage.rows))
         subject = f"the stage of {ranks_in_words(ranks)} {'is idle' if stage.idle else 'works'} longer"
         named = answer.blames_stage
         yield _considered(case, answer, "stage", subject, ranks, stage.price, z=stage.z, named=named)
     if (lone := measured.lone) is not None:
-        price = Price(lone.gain, lone.gain, lone.gain).widened(case.residual_ns)
+        price = Price.exactly(lone.gain).widened(case.residual_ns)
         subject = f"rank {case.steps.ranks[lone.row]} is slow compared with ranks of other stages: {lone.comparison}"
         yield _considered(case, answer, "rank", subject, (case.steps.ranks[lone.row],), price, z=lone.z)
     if link is not None:
@@ -111,18 +108,18 @@ def _others(measured: Evidence, answer: Answer) -> Iterator[Considered]:
         yield _considered(case, answer, "link", subject, link.ranks, link.price, z=link.z, named=named)
     for kind, found in (("stalls in turn", measured.stalls), ("slow in turn", measured.moving)):
         if found is not None:
-            ranks = tuple(case.steps.ranks[row] for row in found.rows)
+            ranks = tuple(case.ranks_of(found.rows))
             subject = f"{ranks_in_words(ranks)} work longer in turn"
             if found is measured.stalls:
                 subject = (
                     f"hosts of {ranks_in_words(ranks)} stall {'at once' if found.together else 'in turn'}"
                 )
-            price = Price(found.gain, found.gain, found.gain).widened(case.residual_ns)
+            price = Price.exactly(found.gain).widened(case.residual_ns)
             named = answer.verdict == "imbalance" and answer.gain == found.gain
             yield _considered(case, answer, kind, subject, ranks, price, named=named)
     data = max(measured.data, measured.tokens)
     if data > 0:
-        subject, price = "work follows the data, and the longest rank changes", Price(data, data, data)
+        subject, price = "work follows the data, and the longest rank changes", Price.exactly(data)
         yield _considered(case, answer, "uneven data", subject, (), price, named=answer.blames_data)
     high = max(unseen.known, unseen.undecided)
     if high > 0:
@@ -138,7 +135,7 @@ def _considered(
     """A hypothesis with its outcome; named: whether the answer is it, by default whether it blames `ranks`."""
     if named is None:
         named = answer.verdict == "slow_rank" and set(ranks) <= {s.rank for s in answer.suspects}
-    least = MIN_LOST_SHARE * case.step_ns
+    least = case.threshold_ns
     outcome: Outcome = "not proven" if price.low < least else "not first"
     if named:
         outcome = "named"

@@ -10,7 +10,6 @@ import numpy as np
 from tracekit.analysis.mechanisms.device import compared, named, of_device, of_products, of_work, surplus
 from tracekit.analysis.mechanisms.host import of_host
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.cause_entry import causes_by_share
@@ -20,7 +19,6 @@ from tracekit.mechanisms import MORE_WORK, OF_HOST, OTHER_DEVICE
 from tracekit.rank_events.event_columns import categories, truth
 from tracekit.steps.host_need import products_in_steps
 from tracekit.steps.medians import sampled
-from tracekit.steps.step_kernels import kernels_in_steps
 from tracekit.thresholds.slowrank import PEERS_SAMPLED
 
 _FRAME: Final = re.compile(r"\.py\(\d+\): |^<built-in ")
@@ -66,14 +64,15 @@ def _named(suspect: Suspect) -> Suspect:
 def _mechanisms(case: Case, suspect: Suspect, blamed: set[int]) -> tuple[Mechanism, ...]:
     """What may explain the excess of a suspect, the largest share first; the first is named where none rivals it."""
     entry, source = CAUSES[suspect.cause], case.ops.per_rank[suspect.rank]
-    peers = _peers(case, suspect, blamed)
+    stage = case.peers_of(case.steps.row(suspect.rank))
+    peers = sampled([int(row) for row in stage if case.steps.ranks[row] not in blamed])
     added = _of_work(case, suspect, peers) if MORE_WORK in entry.mechanisms else []
     found: list[Mechanism] = []
     if entry.mechanisms == OF_HOST:
         found = of_host(case.run, case.ops, case.steps, suspect.rank)
     elif source.on_gpu and entry.mechanisms and peers and not entry.on_host:
         rows = case.steps.row(suspect.rank), *peers
-        read = [kernels_in_steps(case.run, case.ops, case.steps, row) for row in rows]
+        read = [case.kernels(row) for row in rows]
         found = of_device(compared(read[0], read[1:]))
         found = _of_model(case, suspect, peers) or found
     rest = 1.0 - sum(m.share for m in added)
@@ -91,17 +90,11 @@ def _of_model(case: Case, suspect: Suspect, peers: Sequence[int]) -> list[Mechan
     return [Mechanism(OTHER_DEVICE.name, 1.0, text)]
 
 
-def _peers(case: Case, suspect: Suspect, blamed: set[int]) -> list[int]:
-    """Rows of a sample of ranks with the same work that are not blamed."""
-    stage = case.peers_of(case.steps.row(suspect.rank))
-    return sampled([int(row) for row in stage if case.steps.ranks[row] not in blamed])
-
-
 def _of_work(case: Case, suspect: Suspect, peers: Sequence[int]) -> list[Mechanism]:
     """The work that a suspect runs and its peers do not: more pieces of it, or larger ones, where there are any."""
     row = case.steps.row(suspect.rank)
-    mine = features_of(case, row)
-    theirs = [f for other in peers if (f := features_of(case, other)) is not None]
+    mine = case.features(row)
+    theirs = [f for other in peers if (f := case.features(other)) is not None]
     if mine is None or not theirs:
         return []
     excess = mine.own - float(np.median([f.own for f in theirs]))
@@ -110,9 +103,8 @@ def _of_work(case: Case, suspect: Suspect, peers: Sequence[int]) -> list[Mechani
     known = [f for f in flops if f is not None]
     if len(known) < len(flops):
         return pieces
-    larger = of_products(
-        known[0], float(np.median(known[1:])), float(np.median([f.busy for f in theirs])), excess
-    )
+    usual, busy = float(np.median(known[1:])), float(np.median([f.busy for f in theirs]))
+    larger = of_products(known[0], usual, busy, excess)
     return max(pieces, larger, key=lambda found: sum(m.share for m in found))
 
 
@@ -132,11 +124,10 @@ def unlike_recordings(case: Case, answer: Answer) -> tuple[Quality, ...]:
     with_stacks = [rank for rank in slow if _records_stacks(case, rank)]
     if not with_stacks or not peers or any(_records_stacks(case, rank) for rank in peers):
         return ()
-    many = "ranks" if len(with_stacks) > 1 else "rank"
     ranks = ", ".join(map(str, sorted(with_stacks)))
     detail = (
-        f"{many} {ranks}: Python stacks are recorded (with_stack=True), which its peers do not, and that alone slows a "
-        "host; record all ranks with the same settings"
+        f"rank{'s' if len(with_stacks) > 1 else ''} {ranks}: Python stacks are recorded (with_stack=True), which its "
+        "peers do not, and that alone slows a host; record all ranks with the same settings"
     )
     return (Quality("unlike_recordings", None, len(with_stacks), detail),)
 

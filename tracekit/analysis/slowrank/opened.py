@@ -35,14 +35,14 @@ _REPEATED: Final = Quality(
     "no_step_marks", None, 0, "the traces mark no steps: each repetition of the operations counts as one"
 )
 
+Sizes = dict[str, int] | None
+Order = Sequence[str] | None
+"""A mesh that the user gives: axis → size, inner to outer as written, and the order of axes, over that."""
+Ranges = Sequence[StepRange] | None
+Progress = Callable[[int, int], None] | None
 
-def opened(
-    run: Run,
-    mesh: dict[str, int] | None,
-    order: Sequence[str] | None,
-    steps: Sequence[StepRange] | None,
-    progress: Callable[[int, int], None] | None,
-) -> tuple[Case, MeshChoice]:
+
+def opened(run: Run, mesh: Sizes, order: Order, steps: Ranges, progress: Progress) -> tuple[Case, MeshChoice]:
     """Return the case of `run`, with the model of its steps, and its mesh. Arguments and errors as of `analyse`.
 
     Accepts traces without communication, because no rank is compared with another. Raises MeshUnknownError as well,
@@ -53,16 +53,14 @@ def opened(
     return stepped(*read, mesh, order, steps)
 
 
-def enter(progress: Callable[[int, int], None] | None, stage: str) -> None:
+def enter(progress: Progress, stage: str) -> None:
     """Give the name of the next stage to a `progress` that takes it by its method `enter`."""
     tell = getattr(progress, "enter", None)
     if tell is not None:
         tell(stage)
 
 
-def read_ranks(
-    run: Run, mesh: dict[str, int] | None, progress: Callable[[int, int], None] | None
-) -> tuple[Run, list[RankOps]]:
+def read_ranks(run: Run, mesh: Sizes, progress: Progress) -> tuple[Run, list[RankOps]]:
     """Return `run` with its size, and the operations of its ranks; those without their device count for nothing.
 
     Raises InputError where the events of a rank cannot be read.
@@ -79,11 +77,7 @@ def read_ranks(
 
 
 def stepped(
-    run: Run,
-    ranks: list[RankOps],
-    mesh: dict[str, int] | None,
-    order: Sequence[str] | None,
-    steps: Sequence[StepRange] | None,
+    run: Run, ranks: list[RankOps], mesh: Sizes, order: Order, steps: Ranges
 ) -> tuple[Case, MeshChoice]:
     """Return the case and the mesh: of marked steps, else of repetitions, else of the part that all ranks recorded."""
     try:
@@ -109,13 +103,7 @@ def _with(run: Run, detail: str) -> Run:
 
 
 def _opened(
-    run: Run,
-    ranks: list[RankOps],
-    mesh: dict[str, int] | None,
-    order: Sequence[str] | None,
-    steps: Sequence[StepRange] | None,
-    *,
-    common: bool = False,
+    run: Run, ranks: list[RankOps], mesh: Sizes, order: Order, steps: Ranges, *, common: bool = False
 ) -> tuple[Case, MeshChoice]:
     """The case and the mesh of the operations read; with `common` only of the part on all ranks, as one step."""
     run, ops, choice = matched(run, ranks, mesh, order)
@@ -124,10 +112,7 @@ def _opened(
 
 
 def placed(
-    run: Run,
-    mesh: dict[str, int] | None = None,
-    order: Sequence[str] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    run: Run, mesh: Sizes = None, order: Order = None, progress: Progress = None
 ) -> tuple[Run, Operations, MeshChoice]:
     """Return `run` with all inferred groups, its operations, and its mesh, without comparing steps.
 
@@ -136,9 +121,7 @@ def placed(
     return matched(*read_ranks(last_windows(run, None), mesh, progress), mesh, order)
 
 
-def matched(
-    run: Run, ranks: list[RankOps], mesh: dict[str, int] | None, order: Sequence[str] | None
-) -> tuple[Run, Operations, MeshChoice]:
+def matched(run: Run, ranks: list[RankOps], mesh: Sizes, order: Order) -> tuple[Run, Operations, MeshChoice]:
     """Return `run` without foreign recordings and with the groups that its operations show, these, and the mesh.
 
     Raises MeshError where process groups contradict each other, MeshUnknownError where nothing determines the mesh.
@@ -164,9 +147,7 @@ def matched(
     return _settled(run, ops, mesh, order)
 
 
-def _settled(
-    run: Run, ops: Operations, mesh: dict[str, int] | None, order: Sequence[str] | None
-) -> tuple[Run, Operations, MeshChoice]:
+def _settled(run: Run, ops: Operations, mesh: Sizes, order: Order) -> tuple[Run, Operations, MeshChoice]:
     """Return what `matched` does: peers, mesh and groups help to find each other, until no group changes.
 
     Each round only adds groups, so that one adds none. Groups that contradict each other later change no mesh.

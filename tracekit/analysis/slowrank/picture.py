@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.analysis.slowrank.suspects import Answer, rows_named
 from tracekit.axes import LEVELS, PARTS
 from tracekit.findings import PathLevel
 from tracekit.findings.picture import Criterion, Level, SlowRankPicture, Timeline, TimelineRow
@@ -65,13 +65,7 @@ def levels(case: Case, path: Sequence[PathLevel]) -> tuple[Level, ...]:
     return tuple(found)
 
 
-def _level(
-    case: Case,
-    axis: str,
-    chosen: int | None,
-    rows: I64,
-    index: I64,
-) -> Level:
+def _level(case: Case, axis: str, chosen: int | None, rows: I64, index: I64) -> Level:
     """The level of one axis; `index` is that of each of `rows`. Holds at most PAGE_HOLDS, by the largest excess."""
     spread: dict[int, tuple[float, ...]] = {}
     for i in np.unique(index).tolist():
@@ -85,72 +79,49 @@ def _level(
 
 
 def criteria(case: Case, answer: Answer) -> tuple[Criterion, ...]:
-    """The criteria of the decision: size, significance and price of the excess, model error, and matched share."""
-    return (*_of_excess(case, answer), *_of_evidence(case))
-
-
-def _of_excess(case: Case, answer: Answer) -> tuple[Criterion, ...]:
-    """The criteria on the excess: its size, its significance and its price."""
-    named = [
-        case.steps.row(s.rank) for s in (*answer.suspects, *answer.candidates) if s.rank in case.steps.ranks
-    ]
+    """The criteria of the decision: size, significance and price of the excess, model error, matched share, steps."""
+    named = rows_named(case, answer)
     rows = np.array(named or range(len(case.steps.ranks)), np.int64)
-    which = "the ranks named" if named else "all ranks"
-    step = case.step_ns
-    return (
-        Criterion(
-            f"Own time beyond the peers', the largest mean of {which}",
-            _ms(_most(case.found.mean[rows])),
-            f"{MIN_LOST_SHARE:.0%} of the step: {_ms(MIN_LOST_SHARE * step)}",
-            "Device clocks vary by 1 to 2 % in healthy jobs.",
-        ),
-        Criterion(
-            "Significance of that, in standard errors",
-            _number(_most(case.found.z[rows])),
-            f"{case.found.limit:.1f}",
-            "With many ranks the largest one is high by chance; an excess in a single step counts 0.",
-        ),
-        Criterion(
-            "What the step loses by it, by the model of the step",
-            _ms(step * answer.gain / case.base_ns) if answer.gain > 0 else "no excess to price",
-            f"{MIN_LOST_SHARE:.0%} of the step: {_ms(MIN_LOST_SHARE * step)}",
-            "Work for which no rank waits costs nothing, so its rank is not blamed.",
-        ),
-    )
-
-
-def _of_evidence(case: Case) -> tuple[Criterion, ...]:
-    """The criteria on the evidence: the model's error, the matched share, and the number of whole steps."""
+    longer, z = (_most(part[rows]) for part in (case.found.mean, case.found.z))
     matched = case.coverage.matched
-    return (
-        Criterion(
-            "Difference between the model and the recorded step",
-            _ms(case.residual_ns),
-            "smaller prices are not proven",
-            "The model is replayed with nothing changed and compared with the recording.",
-        ),
-        Criterion(
-            "Exposed communication that was matched with all members",
-            "none was exposed" if matched is None else f"{matched:.1%}",
-            f"{MINOR:.0%}; a job below that is never called healthy",
-            "Unmatched communication may be a wait or a transfer: it widens the interval of the price.",
-        ),
-        Criterion(
-            "Steps recorded whole on enough ranks",
-            str(len(case.steps.numbers)),
-            f"{PROVING_STEPS} prove a faint excess",
-            "One step cannot separate a slow rank from chance.",
-        ),
+    least = f"{MIN_LOST_SHARE:.0%} of the step: {_ms(case.threshold_ns)}"
+    cost = _ms(case.step_ns * answer.gain / case.base_ns) if answer.gain > 0 else "no excess to price"
+    share = "none was exposed" if matched is None else f"{matched:.1%}"
+    measured = (
+        (_ms(longer), least),
+        (f"{z:.1f}" if np.isfinite(z) else "unknown", f"{case.found.limit:.1f}"),
+        (cost, least),
+        (_ms(case.residual_ns), "smaller prices are not proven"),
+        (share, f"{MINOR:.0%}; a job below that is never called healthy"),
+        (str(len(case.steps.numbers)), f"{PROVING_STEPS} prove a faint excess"),
     )
+    which = "the ranks named" if named else "all ranks"
+    rows_shown = zip(_CRITERIA, measured, _REASONS, strict=True)
+    return tuple(Criterion(what.format(which=which), *each, why) for what, each, why in rows_shown)
+
+
+_CRITERIA: Final = (
+    "Own time beyond the peers', the largest mean of {which}",
+    "Significance of that, in standard errors",
+    "What the step loses by it, by the model of the step",
+    "Difference between the model and the recorded step",
+    "Exposed communication that was matched with all members",
+    "Steps recorded whole on enough ranks",
+)
+_REASONS: Final = (
+    "Device clocks vary by 1 to 2 % in healthy jobs.",
+    "With many ranks the largest one is high by chance; an excess in a single step counts 0.",
+    "Work for which no rank waits costs nothing, so its rank is not blamed.",
+    "The model is replayed with nothing changed and compared with the recording.",
+    "Unmatched communication may be a wait or a transfer: it widens the interval of the price.",
+    "One step cannot separate a slow rank from chance.",
+)
+"""What each criterion measures, and why it counts."""
 
 
 def _most(values: F64) -> float:
     known = values[np.isfinite(values)]
     return float(known.max()) if len(known) else float("nan")
-
-
-def _number(value: float) -> str:
-    return f"{value:.1f}" if np.isfinite(value) else "unknown"
 
 
 def _ms(ns: float) -> str:
@@ -162,8 +133,7 @@ def timeline(case: Case, answer: Answer) -> Timeline | None:
     value = np.where(np.isfinite(case.found.value), case.found.value, -np.inf)
     if not np.isfinite(value).any():
         return None
-    named = [s.rank for s in (*answer.suspects, *answer.candidates) if s.rank in case.steps.ranks]
-    named = [r for r in named if np.isfinite(value[case.steps.row(r)]).any()]
+    named = [case.steps.ranks[row] for row in rows_named(case, answer) if np.isfinite(value[row]).any()]
     rank = named[0] if named else case.steps.ranks[int(np.argmax(value.max(axis=1)))]
     column = int(np.argmax(value[case.steps.row(rank)]))
     shown = _beside(case, rank, named[1:], column)
@@ -183,7 +153,7 @@ def timeline(case: Case, answer: Answer) -> Timeline | None:
 def _beside(case: Case, rank: int, named: list[int], column: int) -> list[int]:
     """`rank`, others named with it, and the ranks of its stage that stand next to it in the mesh."""
     stage = next(rows for rows in case.stages if case.steps.row(rank) in rows)
-    peers = _nearest(case, rank, [case.steps.ranks[r] for r in stage])
+    peers = _nearest(case, rank, case.ranks_of(stage))
     return _recorded(case, dict.fromkeys([rank, *named, *peers]), column)[:RANKS_SHOWN]
 
 
@@ -227,14 +197,8 @@ def _rows(case: Case, rank: int, window: tuple[I64, I64], zero: int, gap: int) -
         begin, end = union(starts[some], ends[some] + gap)
         if len(begin):
             shifted = case.clocks.align(rank, begin) - zero
-            rows.append(
-                TimelineRow(
-                    rank,
-                    kind,
-                    tuple((shifted / NS_PER_MS).tolist()),
-                    tuple(((end - gap - begin) / NS_PER_MS).tolist()),
-                )
-            )
+            at, lasts = ((times / NS_PER_MS).tolist() for times in (shifted, end - gap - begin))
+            rows.append(TimelineRow(rank, kind, tuple(at), tuple(lasts)))
     return rows
 
 
@@ -268,13 +232,8 @@ def parts_of_step(run: Measured) -> dict[str, F64]:
 
 def _communication(run: Measured) -> dict[str, F64]:
     """Kind of exposed communication → its time on each rank over its whole steps, ns."""
-    steps, ops = run.steps, run.ops
-    row = np.full(max(steps.ranks, default=0) + 1, -1, np.int64)
-    row[list(steps.ranks)] = np.arange(len(steps.ranks))
-    at = row[ops.rank]
-    whole = np.isfinite(steps.own)
-    column = np.searchsorted(steps.numbers, ops.step) if steps.labelled else np.zeros(len(at), np.int64)
-    kept = run.analysed & whole[at, np.minimum(column, len(steps.numbers) - 1)]
+    steps, ops, (at, column) = run.steps, run.ops, run.place
+    kept = run.analysed & np.isfinite(steps.own)[at, np.minimum(column, len(steps.numbers) - 1)]
     names, axis = np.unique(np.array(axes_of_channels(run), object).astype(str), return_inverse=True)
     axis = axis[ops.channel]  # channel −1 takes the last name
     waited = run.waits.exposed_wait
@@ -283,9 +242,8 @@ def _communication(run: Measured) -> dict[str, F64]:
         mine = kept & (axis == number) & (ops.exposed > 0)
         if mine.any():
             for kind, spent in ((WAIT, waited), (TRANSFER, ops.exposed - waited)):
-                result[f"{kind} {name}"] = np.bincount(
-                    at[mine], spent[mine].astype(np.float64), len(steps.ranks)
-                )
+                by_rank = np.bincount(at[mine], spent[mine].astype(np.float64), len(steps.ranks))
+                result[f"{kind} {name}"] = by_rank
     stood = np.nansum(steps.wall - steps.own, axis=1)
     total = np.sum(list(result.values()), axis=0) if result else np.zeros(len(stood))
     share = np.divide(stood, total, out=np.zeros(len(stood)), where=total > 0)

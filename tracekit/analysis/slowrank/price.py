@@ -9,7 +9,7 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case, Timelines
 from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.statistics import NORMAL_95
-from tracekit.thresholds.slowrank import CANDIDATE_SHARE, LITTLE_SHARE, MAJORITY, MIN_LOST_SHARE
+from tracekit.thresholds.slowrank import LITTLE_SHARE, MAJORITY
 from tracekit.units import F64, I64, ms
 
 NOT_EXACT: Final = "the model of the steps is not exact enough for a price so near the threshold"
@@ -29,6 +29,11 @@ class Price:
     high: float
 
     @classmethod
+    def exactly(cls, best: float) -> Self:
+        """Return a price without doubt."""
+        return cls(best, best, best)
+
+    @classmethod
     def up_to(cls, high: float, best: float | None = None) -> Self:
         """Return a price between zero and `high`, likely `best`; zero where that is not known."""
         return cls(0.0, min(best or 0.0, high), high)
@@ -38,14 +43,9 @@ class Price:
         """Return the price `best` with ends that hold it, however the three were measured."""
         return cls(max(min(low, best), 0.0), best, max(high, best))
 
-    def without(self, part: float) -> Self:
+    def without(self, part: float) -> "Price":
         """Return the rest of the price where `part` of it, ns, has another cause."""
-        return replace(
-            self,
-            low=max(self.low - part, 0.0),
-            best=max(self.best - part, 0.0),
-            high=max(self.high - part, 0.0),
-        )
+        return Price(*(max(end - part, 0.0) for end in (self.low, self.best, self.high)))
 
     def widened(self, doubt: float) -> Self:
         """Return the price with both ends moved by `doubt`, ns."""
@@ -116,20 +116,15 @@ def spread_of_ranks(case: Case, rows: I64, *, slower: bool = False) -> float:
     step. Devices of one kind differ by that much where too few ranks show it. With `slower` that of a distribution with
     both sides like that of ranks above the median.
     """
-    least, slow = LITTLE_SHARE * case.step_ns, np.union1d(rows, _slow_alike(case, rows))
+    least, mean = LITTLE_SHARE * case.step_ns, np.nan_to_num(case.found.mean)
+    alike = (mean >= MAJORITY * float(mean[rows].min())) & (mean >= case.suspect_ns)
+    slow = np.union1d(rows, np.flatnonzero(alike & (np.nan_to_num(case.found.z) > case.found.limit)))
     spread = _pooled(case, case.found.mean, slow, slower=slower)
     if spread is None:
         return least
     parts = (part.mean for part, alone in case.met.parts() if set(rows.tolist()) <= set(alone))
     of_part = _pooled(case, next(parts, case.found.mean), slow, slower=slower)
     return min(spread, max(of_part or 0.0, least))
-
-
-def _slow_alike(case: Case, rows: I64) -> I64:
-    """The rows with a significant excess of a fair share of that of each of `rows`, whatever they cost."""
-    mean, z = np.nan_to_num(case.found.mean), np.nan_to_num(case.found.z)
-    least = max(MAJORITY * float(mean[rows].min()), CANDIDATE_SHARE * case.step_ns)
-    return np.flatnonzero((z > case.found.limit) & (mean >= least))
 
 
 def _pooled(case: Case, mean: F64, rows: I64, *, slower: bool) -> float | None:
@@ -174,6 +169,6 @@ def share_in_words(case: Case, cure: str, gain: float, others: dict[str, float])
     rest = [
         f"{other} alone {ns / whole:.0%} ({ms(ns):.1f} ms)"
         for other, ns in others.items()
-        if ns >= MIN_LOST_SHARE * case.step_ns
+        if ns >= case.threshold_ns
     ]
     return f"{words} ({ms(whole):.1f} ms)" + (f"; {' and '.join(rest)}, partly the same time" if rest else "")

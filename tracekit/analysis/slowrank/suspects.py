@@ -1,7 +1,8 @@
 """An answer and its suspects: the price of each rank, its cause, and its slow steps."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -9,19 +10,14 @@ from tracekit.analysis.mechanisms.host import under_quota
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.excess_parts import Explained, explain
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
-from tracekit.analysis.slowrank.hypotheses.suspect_work import (
-    features_of,
-    launches_alike,
-    pace_beside,
-    peers_of,
-)
+from tracekit.analysis.slowrank.hypotheses.suspect_work import launches_alike, pace_beside, peers_of
 from tracekit.analysis.slowrank.price import Price
 from tracekit.axes import LEVELS
 from tracekit.causes import CAUSES, DATA_IMBALANCE, NETWORK, STAGE_IMBALANCE
 from tracekit.findings import Cause, Cure, Evidence, NetworkPart, PathLevel, Suspect, Verdict
 from tracekit.findings.slowrank import CauseShare
 from tracekit.step_graph.statistics import confidence
-from tracekit.thresholds.slowrank import CANDIDATE_SHARE, KIND_RATIO, MAJORITY, MINOR
+from tracekit.thresholds.slowrank import KIND_RATIO, MAJORITY, MINOR, RANKS_LISTED
 from tracekit.timing.measured import Measured
 from tracekit.units import ms
 
@@ -43,9 +39,7 @@ class Answer:
     network_parts: tuple[NetworkPart, ...] = ()  # what the slow transfers share, the smallest part first
     slow_channels: tuple[int, ...] = ()  # where slow links alone are blamed, or may be: theirs
     rules: tuple[str, ...] = ()  # the rule that gave the answer, and the challenges that changed it
-    least: float | None = (
-        None  # of `gain` for faults that cost only together; None: as the suspects' prices say
-    )
+    least: float | None = None  # of `gain` for faults that cost only together; None: as suspects' prices say
 
     @property
     def blames_data(self) -> bool:
@@ -106,23 +100,27 @@ def harmless(reason: str, unproven: Sequence[str] = ()) -> Answer:
     return answer_of("healthy", None, reason, unproven=tuple(unproven))
 
 
+def cures_of(case: Case, made: Sequence[tuple[Cause, Sequence[int], Price]]) -> tuple[Cure, ...]:
+    """Return the cures of causes on ranks with what each saves after those before it, and the step that is left."""
+    left, cures = case.step_ns, []
+    for cause, ranks, saved in made:
+        left -= saved.best
+        cures.append(Cure(cause, tuple(ranks), ms(saved.best), ms(saved.low), ms(saved.high), ms(left)))
+    return tuple(cures)
+
+
 def explain_rank(case: Case, row: int, suspects: Sequence[int], *, other_stages: bool = False) -> Explained:
     """Return why the suspect in `row` works longer than unsuspected ranks of its stage or of all stages.
 
     A few long gaps are not pauses if the host launches slowly throughout: in them the device ran out of work.
     """
-    mine = features_of(case, row)
+    mine = case.features(row)
     peers = peers_of(case, row, suspects, other_stages=other_stages)
     if mine is None:
         return Explained("unknown", _spared_evidence(case, row))
-    found = explain(
-        mine,
-        peers,
-        _no_fault(case, row, suspects),
-        _spared(case, row),
-        lambda: _launches_slowly(case, row, suspects),
-        lambda: under_quota(case.run, case.ops, case.steps, case.steps.ranks[row]),
-    )
+    hosts = partial(_launches_slowly, case, row, suspects)
+    quota = partial(under_quota, case.run, case.ops, case.steps, case.steps.ranks[row])
+    found = explain(mine, peers, _no_fault(case, row, suspects), _spared(case, row), hosts, quota)
     return found._replace(evidence=(*found.evidence, *_spared_evidence(case, row)))
 
 
@@ -150,12 +148,10 @@ def _spared(case: Case, row: int) -> float:
 
 def _spared_evidence(case: Case, row: int) -> tuple[Evidence, ...]:
     """The evidence that communication adds less to the compute of the rank in `row` than to its peers'; else empty."""
-    if _spared(case, row) < CANDIDATE_SHARE * case.step_ns:
+    if (spared := _spared(case, row)) < case.suspect_ns:
         return ()
-    mine = float(np.nanmean(case.met.spun[row]))
-    return (
-        Evidence("compute added by overlapping communication", ms(mine), ms(mine + _spared(case, row)), "ms"),
-    )
+    mine, what = float(np.nanmean(case.met.spun[row])), "compute added by overlapping communication"
+    return (Evidence(what, ms(mine), ms(mine + spared), "ms"),)
 
 
 def suspect_of(
@@ -175,16 +171,31 @@ def suspect_of(
     """
     rank = case.steps.ranks[row]
     value = np.nan_to_num(case.found.value[row], nan=0.0)
-    slow = [
-        n
-        for n, v in zip(case.steps.numbers, value, strict=True)
-        if every or v >= MINOR * max(value.max(), 0.0)
-    ]
+    long = (value >= MINOR * max(value.max(), 0.0)) | every
+    slow = [case.steps.numbers[column] for column in np.flatnonzero(long).tolist()]
     sure = confidence(z, len(case.steps.ranks))
     return Suspect(
         rank, case.run.record(rank).host, case.mesh.coords(rank), ms(price.best), round(sure, 3), tuple(slow),
         cause, evidence, ms(price.low), ms(price.high), (), causes,
     )  # fmt: skip
+
+
+def up_to(case: Case, most: Mapping[int, float], cause: Cause = "unknown") -> tuple[Suspect, ...]:
+    """Return the first candidates, the dearest first; `most` holds by row what each costs at most, ns a step."""
+    rows = sorted(most, key=lambda row: (-most[row], row))[:RANKS_LISTED]
+    return tuple(suspect_of(case, row, Price.up_to(most[row]), 0.0, cause, ()) for row in rows)
+
+
+def rows_named(case: Case, answer: Answer) -> list[int]:
+    """Return the rows of the recorded ranks that `answer` names, suspects before candidates."""
+    named = [s.rank for s in (*answer.suspects, *answer.candidates)]
+    return [case.steps.row(rank) for rank in named if rank in case.steps.ranks]
+
+
+def maybe_slow(case: Case, rows: Sequence[int], most: float) -> tuple[Suspect, ...]:
+    """Return the first of `rows` as candidates, which are slow together and cost nothing or up to `most`, ns a step."""
+    price, first = Price.up_to(most, most), rows[:RANKS_LISTED]
+    return tuple(suspect_of(case, row, price, 0.0, *explain_rank(case, row, rows)) for row in first)
 
 
 def link_end(
@@ -205,11 +216,8 @@ def agrees(suspect: Suspect, no_fault_ms: float = 0.0, spared_ms: float = 0.0) -
     over = {e.quantity: e.value - (e.peers_median or 0.0) for e in reversed(rows)}
     if not {"own", "busy", "gap"} <= over.keys():
         return True
-    own, busy, gaps = (
-        over["own"] - no_fault_ms + spared_ms,
-        over["busy"] + spared_ms,
-        over["gap"] - no_fault_ms,
-    )
+    own, gaps = over["own"] - no_fault_ms + spared_ms, over["gap"] - no_fault_ms
+    busy = over["busy"] + spared_ms
     part = {"busy": busy, "own": own}.get(CAUSES[suspect.cause].quantity, gaps)
     if "typical" in over:
         part = own  # it was stopped within operators as well
@@ -219,7 +227,7 @@ def agrees(suspect: Suspect, no_fault_ms: float = 0.0, spared_ms: float = 0.0) -
 def in_gaps(case: Case, rows: tuple[int, ...]) -> bool:
     """Whether gaps between kernels of a GPU, which no data cause, explain the excess of the first of `rows`."""
     cause = explain_rank(case, rows[0], rows).cause
-    return case.ops.per_rank[case.steps.ranks[rows[0]]].on_gpu and CAUSES[cause].quantity == "gap"
+    return case.on_gpu(rows[0]) and CAUSES[cause].quantity == "gap"
 
 
 def stands(case: Case, suspect: Suspect, suspects: Sequence[Suspect]) -> bool:
@@ -260,25 +268,18 @@ def _caused(run: Measured, rank: int, axis: str) -> float:
     inside = run.inside
     if axis in run.mesh.parts:
         chosen = [c for c in spans if (inside[ops.channel == c] == axis).any()]
+    usable = (ops.instance >= 0) & run.analysed & (ops.rank != rank)
+    usable &= inside == (axis if axis in run.mesh.parts else "")
     worst = 0.0
     for p2p in (False, True):
         by_rank: dict[int, float] = {}
         for channel in (c for c in chosen if ops.channels[c].p2p == p2p):
-            rows = np.flatnonzero(
-                (ops.channel == channel)
-                & (ops.instance >= 0)
-                & run.analysed
-                & (ops.rank != rank)
-                & (inside == (axis if axis in run.mesh.parts else ""))
-            )
-            late = ops.rank[waits.last[ops.instance[rows]]] == rank
-            for other, waited in zip(
-                ops.rank[rows][late].tolist(), waits.exposed_wait[rows][late].tolist(), strict=True
-            ):
+            rows = np.flatnonzero((ops.channel == channel) & usable)
+            rows = rows[ops.rank[waits.last[ops.instance[rows]]] == rank]
+            for other, waited in zip(ops.rank[rows].tolist(), waits.exposed_wait[rows].tolist(), strict=True):
                 by_rank[other] = by_rank.get(other, 0.0) + float(waited)
         if by_rank:
-            members = (
-                len({m for c in chosen for m in ops.channels[c].members if ops.channels[c].p2p == p2p}) - 1
-            )
-            worst = max(worst, max(by_rank.values()) if p2p else sum(by_rank.values()) / max(members, 1))
+            known = [ops.channels[c].members for c in chosen if ops.channels[c].p2p == p2p]
+            others = max(len(set().union(*known)) - 1, 1)
+            worst = max(worst, max(by_rank.values()) if p2p else sum(by_rank.values()) / others)
     return worst / max(len(run.steps.numbers), 1)

@@ -7,6 +7,7 @@ from tracekit.mesh import Mesh
 from tracekit.text import ranges
 from tracekit.thresholds.slowrank import RANKS_LISTED
 from tracekit.timing.measured import Measured
+from tracekit.units import ms
 
 
 def listed(values: Sequence[object]) -> str:
@@ -24,6 +25,11 @@ def first_in_words(ranks: Sequence[int], shown: int = 1) -> str:
     """Return `rank 5`, or `rank 5 and 3 more`: the first `shown` of `ranks`, and how many follow."""
     more = len(ranks) - shown
     return f"rank {listed(ranks[:shown])}{f' and {more} more' if more > 0 else ''}"
+
+
+def of_step(run: Measured, ns: float) -> str:
+    """Return `3.1 ms of 50.0 ms a step` for a time of `ns` a step."""
+    return f"{ms(ns):.1f} ms of {ms(run.step_ns):.1f} ms a step"
 
 
 class Remedy(str):

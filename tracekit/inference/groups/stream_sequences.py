@@ -15,7 +15,8 @@ from tracekit.matching.clock import Clocks
 from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.operation_names import COLLECTIVE, OTHER, UNDIRECTED
 from tracekit.rank_events.rank_ops import RankOps
-from tracekit.store import InferredGroup, Run
+from tracekit.schema import InferredGroup
+from tracekit.store import Run
 from tracekit.thresholds.tables import (
     ENDS_COMPARED,
     ENOUGH_STEPS,

@@ -31,7 +31,8 @@ from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.operation_names import MESSAGES, ROOTED
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.rank_events.step_marks import NO_STEP
-from tracekit.store import Group, Run
+from tracekit.schema import Group
+from tracekit.store import Run
 from tracekit.thresholds.tables import (
     DRIFT_NS,
     LEAST_IN_ALL_TO_ALL,

@@ -44,7 +44,8 @@ from tracekit.matching.clock import align
 from tracekit.matching.match import Operations, match, rematch
 from tracekit.mesh import Mesh, infer
 from tracekit.rank_events.rank_ops import RankOps
-from tracekit.store import Group, Run
+from tracekit.schema import Group
+from tracekit.store import Run
 from tracekit.thresholds.inference import ENDS_WIDTH_NS, ROUNDS_OF_CLOCKS
 from tracekit.thresholds.tables import TAIL_NS
 

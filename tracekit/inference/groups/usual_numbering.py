@@ -14,7 +14,8 @@ import numpy as np
 from tracekit.inference.groups.common_ends import Members, Together, choose, choose_in_step
 from tracekit.inference.groups.stream_sequences import StreamClass
 from tracekit.mesh import Mesh
-from tracekit.store import InferredGroup, Run
+from tracekit.schema import InferredGroup
+from tracekit.store import Run
 from tracekit.thresholds.tables import CLEARLY_APART, LEAST_TAIL_NS, MOST_AXES, MOST_CLUSTERED, MOST_WAYS
 
 Cuts = tuple[int, ...]

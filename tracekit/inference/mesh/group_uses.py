@@ -19,7 +19,8 @@ from tracekit.mesh.parts import ALL_TO_ALL
 from tracekit.rank_events.coded_words import among, numbered
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.rank_ops import RankOps
-from tracekit.store import InferredGroup, Run
+from tracekit.schema import InferredGroup
+from tracekit.store import Run
 from tracekit.thresholds.inference import MANY_CALLS, RING_GAP_NS, RING_SHARE, UNEVEN_SIZES
 from tracekit.units import I64
 

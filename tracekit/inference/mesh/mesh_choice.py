@@ -18,8 +18,9 @@ from tracekit.mesh import GroupUse, Inference, Mesh, from_sizes, infer
 from tracekit.mesh.parse import mesh_remedy, misnamed, ranks_in, reordered, said, written
 from tracekit.mesh.parts import given_parts, with_parts
 from tracekit.rank_events.rank_ops import RankOps
+from tracekit.schema import InferredGroup
 from tracekit.steps.step_ends import STEP_END
-from tracekit.store import InferredGroup, Run
+from tracekit.store import Run
 
 KIND = "mesh_unknown"
 

@@ -18,7 +18,7 @@ from tracekit.matching.match import Operations
 from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.operation_names import MESSAGES, SENDS
 from tracekit.rank_events.rank_ops import RankOps
-from tracekit.store import Group
+from tracekit.schema import Group
 
 _Peers = dict[int, dict[int, int]]
 """Rank → row of a message → its peer."""

@@ -24,35 +24,25 @@ from tracekit.arrays import numbered_rows
 from tracekit.causes import GPU_COMPUTE
 from tracekit.findings import Quality
 from tracekit.rank_events.coded_words import numbered
-from tracekit.steps.step_kernels import (
-    LongerKernels,
-    StepKernels,
-    kernels_between,
-    kernels_in_steps,
-    longer_kernels,
-)
+from tracekit.steps.step_kernels import LongerKernels, StepKernels, kernels_between, longer_kernels
 from tracekit.steps.steps import windows_of
 from tracekit.thresholds.slowrank import (
     KIND_RATIO,
     MAJORITY,
-    MIN_LOST_SHARE,
     NO_ACCIDENT,
     PEERS_SAMPLED,
     RANKS_SAMPLED,
     STAGE_TELLING_PEERS,
 )
-from tracekit.units import F64, I64, ms
+from tracekit.units import F64, ms
 
 
 @dataclass(frozen=True)
 class _Part:
-    """What a rank recorded before its first compared step or after its last: from `border` to `edge`, ns of its clock.
+    """What a rank recorded before its first compared step or after its last, ns of its clock; own time an operation."""
 
-    pace: the own time of each operation there, ns.
-    """
-
-    border: int
-    edge: int
+    begin: int
+    end: int
     pace: float
 
 
@@ -74,14 +64,13 @@ def slow_outside_steps(e: Evidence) -> Iterator[Gap]:
     rank, many = case.steps.ranks[found.row], len(case.steps.numbers)
     where = "before the first" if found.before else "after the last"
     longer = (found.factor - 1) * float(np.nanmedian(case.steps.own[found.row]))
-    kernels = (
-        f"nearly all kernels of rank {rank} that were recorded {where} of the {many} compared steps take"
-    )
+    than, decide = "as inside these steps, and no peer recorded these kernels", f"{ALL_RANKS}; {_RECURS}"
     if found.beside_peers:
         than, decide = "as its peers', but no longer inside these steps", _RECURS
-    else:
-        than, decide = "as inside these steps, and no peer recorded these kernels", f"{ALL_RANKS}; {_RECURS}"
-    what = f"{kernels} {found.factor:.2f} times as long {than}: the fault may come and go"
+    what = (
+        f"nearly all kernels of rank {rank} that were recorded {where} of the {many} compared steps take "
+        f"{found.factor:.2f} times as long {than}: the fault may come and go"
+    )
     candidate = suspect_of(case, found.row, Price.up_to(longer, longer), 0.0, GPU_COMPUTE, ())
     yield Gap(what, longer, decide, (candidate,))
 
@@ -112,7 +101,10 @@ def _slow(case: Case, parts: dict[int, _Part], *, before: bool) -> list[SlowOuts
         parts = {row: parts[row] for row in (*long, *slowest[len(slowest) // 2 :][:PEERS_SAMPLED])}
     if len(parts) < STAGE_TELLING_PEERS:
         return []
-    kernels = {row: _kernels(case, row, part, before=before) for row, part in parts.items()}
+    kernels = {}
+    for row, part in parts.items():
+        read = kernels_between(case.run, case.ops, case.steps.ranks[row], part.begin, part.end)
+        kernels[row] = read.reversed() if before else read  # from the border of the steps on
     found = []
     for row in long:
         others = [k for r, k in kernels.items() if r != row]
@@ -120,7 +112,7 @@ def _slow(case: Case, parts: dict[int, _Part], *, before: bool) -> list[SlowOuts
         alone = _beside_itself(case, row, kernels[row], others, before=before)
         for longer in (compared, alone):
             own = longer.ns * np.nanmedian(case.steps.own[row])
-            worth = own >= MIN_LOST_SHARE * case.step_ns * longer.whole > 0
+            worth = own >= case.threshold_ns * longer.whole > 0
             if worth and fills_step(longer, longer.ns):
                 found.append(SlowOutside(row, 1 + longer.ns / longer.whole, before, longer is compared))
     return found
@@ -129,9 +121,7 @@ def _slow(case: Case, parts: dict[int, _Part], *, before: bool) -> list[SlowOuts
 def _beside_peers(mine: StepKernels, others: Sequence[StepKernels]) -> LongerKernels:
     """The comparison of kernels with those of the peers that recorded most, over the length that all of them hold."""
     longest = sorted((len(k.name) for k in others), reverse=True)[:PEERS_SAMPLED]
-    peers = [
-        k for k in others if len(k.name) >= longest[-1]
-    ]  # with ties, so that the order of ranks does not matter
+    peers = [k for k in others if len(k.name) >= longest[-1]]  # with ties, whatever the order of ranks
     count = min(len(mine.name), longest[-1])
     return longer_kernels(mine.part(0, count), [k.part(0, count) for k in peers], 0)
 
@@ -146,7 +136,7 @@ def _beside_itself(
     first = max(len(k.name) for k in others)
     if first >= len(mine.name):
         return longer_kernels(mine.part(0, 0), (), 0)
-    inside = kernels_in_steps(case.run, case.ops, case.steps, row)
+    inside = case.kernels(row)
     steps = [inside.step(c) for c in np.unique(inside.column).tolist()]
     steps = [step.reversed() if before else step for step in steps]
     last = min(len(k.name) for k in (mine, *steps))
@@ -164,15 +154,9 @@ def _part(case: Case, row: int, *, before: bool) -> _Part | None:
     border = int(begins.min()) if before else int(ends.max())
     edge = source.window[0 if before else 1]
     outside = source.end <= border if before else source.start >= border
-    own = np.diff(ops.progress[rank].at(np.sort([border, edge])))[0]
-    return _Part(border, edge, float(own) / max(int(outside.sum()), 1))
-
-
-def _kernels(case: Case, row: int, part: _Part, *, before: bool) -> StepKernels:
-    """The kernels of a part, beginning at the border."""
-    begin, end = sorted((part.border, part.edge))
-    found = kernels_between(case.run, case.ops, case.steps.ranks[row], begin, end)
-    return found.reversed() if before else found
+    begin, end = sorted((border, edge))
+    own = np.diff(ops.progress[rank].at(np.array([begin, end])))[0]
+    return _Part(begin, end, float(own) / max(int(outside.sum()), 1))
 
 
 def without_odd_steps(case: Case) -> Case:
@@ -215,11 +199,12 @@ def _odd_columns(case: Case, row: int) -> list[int]:
     typical = float(np.median([wall[c] for c, k in kinds.items() if k == usual]))
     found = []
     for column, mine in kinds.items():
-        longer = float(wall[column]) - typical
         more = _inserted(mine, usual)
         if more is None or wall[column] < KIND_RATIO * typical:
             continue
-        if _lasted(ends[column], *more, float(wall[column])) >= MAJORITY * longer:
+        end, (first, behind) = ends[column], more
+        before = float(end[:first].max()) if first else float(end.max()) - float(wall[column])
+        if float(end[first:behind].max()) - before >= MAJORITY * (float(wall[column]) - typical):
             found.append(column)
     return found
 
@@ -233,15 +218,6 @@ def _inserted(mine: tuple[object, ...], usual: tuple[object, ...]) -> tuple[int,
     return (common, common + more) if mine[common + more :] == usual[common:] else None
 
 
-def _lasted(end: I64, first: int, behind: int, wall: float) -> float:
-    """The time from the end of all earlier operations to the end of `first` to `behind`, in a step of `wall`; ns.
-
-    `end` is when each of its operations ended.
-    """
-    before = float(end[:first].max()) if first else float(end.max()) - wall
-    return float(end[first:behind].max()) - before
-
-
 def steps_are_unequal(e: Evidence) -> Iterator[Gap]:
     """The traces mark no steps, and the repetitions used as steps last longer on one rank than on its peers.
 
@@ -252,7 +228,14 @@ def steps_are_unequal(e: Evidence) -> Iterator[Gap]:
     case = e.case
     if all(q.kind != "no_step_marks" for q in case.run.quality):
         return
-    apart = max((_apart_ns(case.steps.wall[rows], case.steps.own[rows]) for rows in case.stages), default=0.0)
+    apart = 0.0
+    for rows in case.stages:
+        wall, own = case.steps.wall[rows], case.steps.own[rows]
+        known = ~np.isnan(wall) & ~np.isnan(own)
+        early = [
+            _begun_early_ns(w[k], o[k]) for w, o, k in zip(wall.T, own.T, known.T, strict=True) if k.any()
+        ]
+        apart = max(apart, float(np.mean(early)) if early else 0.0)
     if apart < e.least:
         return
     what = (
@@ -263,16 +246,6 @@ def steps_are_unequal(e: Evidence) -> Iterator[Gap]:
     yield Gap(
         what, apart, "record again with the steps marked: call the profiler's step() at the end of each"
     )
-
-
-def _apart_ns(wall: F64, own: F64) -> float:
-    """The mean of `_begun_early_ns` over the steps of one stage, ns; 0 where no step is known.
-
-    `wall` and `own` are [rank, step] in ns.
-    """
-    known = ~np.isnan(wall) & ~np.isnan(own)
-    apart = [_begun_early_ns(w[k], o[k]) for w, o, k in zip(wall.T, own.T, known.T, strict=True) if k.any()]
-    return float(np.mean(apart)) if apart else 0.0
 
 
 def _begun_early_ns(wall: F64, own: F64) -> float:

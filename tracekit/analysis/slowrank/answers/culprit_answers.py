@@ -54,17 +54,12 @@ from tracekit.analysis.slowrank.suspects import (
     stands,
     suspect_of,
 )
-from tracekit.analysis.slowrank.wording import (
-    first_in_words,
-    listed,
-    ranks_in_words,
-    slow_transfers,
-)
+from tracekit.analysis.slowrank.wording import first_in_words, listed, of_step, ranks_in_words, slow_transfers
 from tracekit.causes import CAUSES, NETWORK
 from tracekit.findings import Evidence, Suspect
 from tracekit.step_graph.statistics import NORMAL_95
 from tracekit.steps.medians import median_by_column
-from tracekit.thresholds.slowrank import COVERAGE_WHOLE, LITTLE_SHARE, MIN_LOST_SHARE
+from tracekit.thresholds.slowrank import COVERAGE_WHOLE, LITTLE_SHARE
 from tracekit.units import I64, ms
 
 
@@ -74,13 +69,13 @@ def blame_ranks(case: Case, found: Hypothesis) -> Answer:
     if designs:
         kept = [row for row in found.rows if row not in designs]
         rest = those_that_cost(case, np.array(kept)) if kept[:1] == [found.rows[0]] else None
-        if rest is None or price(case, rest) < MIN_LOST_SHARE * case.step_ns:
+        if rest is None or price(case, rest) < case.threshold_ns:
             open_ = bounds_of(case, np.array(found.rows), *next(iter(designs.values())))
             return leave_rank_open(case, open_.from_zero())
         found = rest
     rows = np.array(found.rows)
     least = least_ns(case, rows)
-    if not is_shown(case) and least < MIN_LOST_SHARE * case.step_ns:
+    if not is_shown(case) and least < case.threshold_ns:
         return leave_rank_open(case, bounds_of(case, rows))
     if least < found.gain < case.residual_ns:  # only the least is proven
         found = replace(found, gain=least, lost=tuple(v * least / found.gain for v in found.lost))
@@ -90,29 +85,25 @@ def blame_ranks(case: Case, found: Hypothesis) -> Answer:
 def blame_lone_rank(case: Case, found: LoneFault) -> Answer:
     """The answer that blames a rank for its fault, which ranks of other stages show."""
     suspect = lone_suspect(case, found)
-    reason = (
-        f"rank {suspect.rank} is slow compared with ranks of other stages: {found.comparison}; "
-        f"{ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
-    )
-    return blame(case, reason, (suspect,), found.gain)
+    reason = f"rank {suspect.rank} is slow compared with ranks of other stages: {found.comparison}"
+    return blame(case, f"{reason}; {of_step(case, found.gain)}", (suspect,), found.gain)
 
 
 def _blame_proven(case: Case, found: Hypothesis) -> Answer:
     """The answer that blames slow ranks, or the data where only attention or their replica's documents are longer."""
     if only_attention(case, found.rows) or all(dealt_to_its_replica(case, row) for row in found.rows):
         return blame_data(case, found.gain)
-    suspects = []
-    prices = _prices(case, found)
-    for row, lost, z in zip(found.rows, prices, found.z, strict=True):
-        suspects.append(suspect_of(case, row, lost, z, *explain_rank(case, row, found.rows)))
+    suspects = [
+        suspect_of(case, row, lost, z, *explain_rank(case, row, found.rows))
+        for row, lost, z in zip(found.rows, _prices(case, found), found.z, strict=True)
+    ]
     if not all(_proves(case, s, suspects) for s in suspects):
         return _without_disagreeing(case, suspects, found)
     suspects, found = _with_transfers(case, suspects, found)
     did = "worked longer" if len(case.steps.numbers) > 1 else "came later"
     reason = (
         f"{first_in_words([s.rank for s in suspects])} {did} than {'their' if len(suspects) > 1 else 'its'} peers in "
-        f"step {listed(suspects[0].steps)}, and the others waited: {ms(found.gain):.1f} ms of "
-        f"{ms(case.step_ns):.1f} ms a step"
+        f"step {listed(suspects[0].steps)}, and the others waited: {of_step(case, found.gain)}"
     )
     if part := whole_part(case, [s.rank for s in suspects]):
         reason += f"; they are {part}"
@@ -133,13 +124,12 @@ def _without_disagreeing(case: Case, suspects: list[Suspect], found: Hypothesis)
 
     A cheaper rank is not blamed while a dearer one is in doubt.
     """
-    proven = [_proves(case, s, suspects) for s in suspects]
-    kept, doubted = (
-        [r for r, p in zip(found.rows, proven, strict=True) if p is side] for side in (True, False)
-    )
-    rest, dearer = (those_that_cost(case, np.array(rows)) if rows else None for rows in (kept, doubted))
+    proven = np.array([_proves(case, s, suspects) for s in suspects], bool)
+    rows = np.array(found.rows)
+    sides = rows[proven], rows[~proven]
+    rest, dearer = (those_that_cost(case, side) if len(side) else None for side in sides)
     doubt = price(case, dearer) if dearer is not None else 0.0
-    if rest is None or price(case, rest) < max(doubt, MIN_LOST_SHARE * case.step_ns):
+    if rest is None or price(case, rest) < max(doubt, case.threshold_ns):
         return leave_disagreeing_open(case, suspects)
     return _blame_proven(case, rest)
 
@@ -151,14 +141,11 @@ def _with_transfers(
     if not all(CAUSES[s.cause].holds_threads for s in suspects):
         return suspects, found
     best, most = carried_ns(case, np.array(found.rows))
-    dearer = [
-        replace(
-            s,
-            lost_ms_per_step=s.lost_ms_per_step + ms(best) * lost / found.gain,
-            lost_ms_high=None if s.lost_ms_high is None else s.lost_ms_high + ms(most),
-        )
-        for s, lost in zip(suspects, found.lost, strict=True)
-    ]
+    dearer = []
+    for s, lost in zip(suspects, found.lost, strict=True):
+        cost = s.lost_ms_per_step + ms(best) * lost / found.gain
+        high = None if s.lost_ms_high is None else s.lost_ms_high + ms(most)
+        dearer.append(replace(s, lost_ms_per_step=cost, lost_ms_high=high))
     return dearer, replace(found, gain=found.gain + best)
 
 
@@ -212,7 +199,7 @@ def shown(case: Case, found: LongStage | SlowLink) -> bool:
 
     Where much is unmatched, the model that keeps recorded lengths reproduces the recording best.
     """
-    least = MIN_LOST_SHARE * case.step_ns
+    least = case.threshold_ns
     if isinstance(found, SlowLink) and found.doubted:
         return False
     if found.price.best < case.residual_ns:
@@ -254,7 +241,7 @@ def blame_both(case: Case, ranks: Answer, link: SlowLink, price: Price, alone: t
     reason = (
         f"{first_in_words([s.rank for s in ranks.suspects])} worked longer than its peers, and transfers of "
         f"{ranks_in_words(link.ranks)} take {link.ratio:.1f} times as long as their peers'; each hides the other: both "
-        f"cures save {ms(gain):.1f} ms of {ms(case.step_ns):.1f} ms a step, and either alone {ms(each):.1f} ms or less"
+        f"cures save {of_step(case, gain)}, and either alone {ms(each):.1f} ms or less"
     )
     low = ms(alone[0].low)
     hidden = tuple(replace(s, lost_ms_low=min(low, s.lost_ms_per_step)) for s in ranks.suspects)
@@ -263,11 +250,11 @@ def blame_both(case: Case, ranks: Answer, link: SlowLink, price: Price, alone: t
 
 def leave_link_open(case: Case, link: SlowLink) -> Answer:
     """The open answer that a link is slow at an unproven price."""
-    near = link.price.high < MIN_LOST_SHARE * case.step_ns
+    near = link.price.high < case.threshold_ns
     high = may_cost_ns(link.price.high, link.late) if near else link.price.high
     reason = (
         f"{slow_transfers(link.ranks, link.ratio)}; the others lose between {ms(link.price.low):.1f} and "
-        f"{ms(high):.1f} ms of {ms(case.step_ns):.1f} ms a step by it, because "
+        f"{of_step(case, high)} by it, because "
     )
     matched = case.coverage.matched
     beside = matched is not None and matched >= COVERAGE_WHOLE
@@ -290,8 +277,5 @@ def link_suspects(
     case: Case, link: SlowLink, price: Price, evidence: tuple[Evidence, ...]
 ) -> tuple[Suspect, ...]:
     """The recorded ranks at a slow link, each with the `price` of the link."""
-    return tuple(
-        link_end(case, case.steps.row(r), price, link.z, evidence)
-        for r in link.ranks
-        if r in case.steps.ranks
-    )
+    rows = [case.steps.row(rank) for rank in link.ranks if rank in case.steps.ranks]
+    return tuple(link_end(case, row, price, link.z, evidence) for row in rows)

@@ -64,9 +64,8 @@ def expert_waits(case: Case, answer: Answer) -> ExpertWaits | None:
     here = mine[ops.channel[mine] == group.number]
     found = np.zeros((len(place), len(place)))
     for row, last in zip(here.tolist(), waits.last[ops.instance[here]].tolist(), strict=True):
-        found[place[int(ops.rank[last])], place[int(ops.rank[row])]] += waits.wait[row] / len(
-            case.steps.numbers
-        )
+        at = place[int(ops.rank[last])], place[int(ops.rank[row])]
+        found[at] += waits.wait[row] / len(case.steps.numbers)
     return ExpertWaits(group.members, tuple(tuple(ms(ns) for ns in line) for line in found.tolist()))
 
 
@@ -108,10 +107,8 @@ def _explained(load: F64, took: F64) -> float:
 
 def of_experts(case: Case, channel: int) -> bool:
     """Return whether a channel carries all-to-alls."""
-    return (
-        bool((case.ops.among((ALL_TO_ALL,)) & (case.ops.channel == channel)).any())
-        and not case.ops.p2p[channel]
-    )
+    calls = case.ops.among((ALL_TO_ALL,)) & (case.ops.channel == channel)
+    return bool(calls.any()) and not case.ops.p2p[channel]
 
 
 def calls_of(case: Case, channel: Channel) -> Calls:

@@ -6,19 +6,11 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.gaps.lone_transfers import in_words, remedy
 from tracekit.analysis.slowrank.gaps.recurrence import OneStep, step_in_words
-from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
 from tracekit.analysis.slowrank.hypotheses.loading_role import Role
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import common_stalls
 from tracekit.analysis.slowrank.price import rank_doubt_ns
-from tracekit.analysis.slowrank.suspects import (
-    Answer,
-    blame,
-    explain_rank,
-    harmless,
-    imbalance,
-    suspect_of,
-)
-from tracekit.analysis.slowrank.wording import listed, ranks_in_words
+from tracekit.analysis.slowrank.suspects import Answer, blame, explain_rank, harmless, imbalance, suspect_of
+from tracekit.analysis.slowrank.wording import listed, of_step, ranks_in_words
 from tracekit.causes import DATALOADER
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 from tracekit.units import ms
@@ -27,26 +19,21 @@ from tracekit.units import ms
 def healthy(e: Evidence) -> Answer:
     """No rank costs the threshold beyond an accident, chance, or communication beside it."""
     case = e.case
+    unproven = [
+        f"{in_words(case, found, hidden)}: up to {ms(hidden.high):.1f} ms a step cannot be excluded; "
+        f"{remedy(case, found)}"
+        for found, hidden in e.unproven
+    ]
     explained = _by_accident(e) or _by_common_steps(case) or _by_slack(case) or _beside_communication(case)
     if explained:
-        return harmless(explained, _unproven(e))
+        return harmless(explained, unproven)
     worst = int(np.nanargmax(np.nan_to_num(case.found.mean, nan=-np.inf)))
     reason = (
         f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step beyond chance (largest excess: rank "
         f"{case.steps.ranks[worst]}, {ms(max(float(np.nan_to_num(case.found.mean[worst])), 0.0)):.2f} ms of "
-        f"{ms(case.step_ns):.1f} ms, "
-        f"z {float(np.nan_to_num(case.found.z[worst])):.1f})"
+        f"{ms(case.step_ns):.1f} ms, z {float(np.nan_to_num(case.found.z[worst])):.1f})"
     )
-    return harmless(reason, _unproven(e))
-
-
-def _unproven(e: Evidence) -> list[str]:
-    """What transfers without peers could hide, a sentence each."""
-    return [
-        f"{in_words(e.case, found, hidden)}: up to {ms(hidden.high):.1f} ms a step cannot be excluded; "
-        f"{remedy(e.case, found)}"
-        for found, hidden in e.unproven
-    ]
+    return harmless(reason, unproven)
 
 
 def _by_accident(e: Evidence) -> str | None:
@@ -72,27 +59,34 @@ def _by_common_steps(case: Case) -> str | None:
     return (
         f"the devices of all ranks are idle {ms(float(np.median(found.over[struck]))):.1f} ms longer in step "
         f"{listed(steps)}, together, as a checkpoint, an evaluation or a collection of garbage makes them: "
-        f"{ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step; no rank, stage or link costs "
-        f"{MIN_LOST_SHARE:.0%} beside that"
+        f"{of_step(case, found.gain)}; no rank, stage or link costs {MIN_LOST_SHARE:.0%} beside that"
     )
 
 
 def _by_slack(case: Case) -> str | None:
-    """The reason if a rank works longer than its peers, and no other rank waits for it; None where none does."""
-    free = significant_rows(case, MIN_LOST_SHARE)
-    return _costs_nothing(case, int(free[np.argmax(case.found.mean[free])])) if len(free) else None
+    """The reason if a rank works longer, and another one, which waits least, sets the pace; None where none does."""
+    free = case.significant(case.threshold_ns)
+    if not len(free):
+        return None
+    row, waits = int(free[np.argmax(case.found.mean[free])]), case.waits.exposed_wait
+    waited = [float(np.where(case.analysed, waits, 0)[case.ops.of(r)].sum()) for r in case.steps.ranks]
+    pace = min((i for i in range(len(waited)) if i != row), key=lambda i: waited[i])
+    return (
+        f"rank {case.steps.ranks[row]} works {of_step(case, float(case.found.mean[row]))} longer than its peers, but "
+        f"that costs less than {MIN_LOST_SHARE:.0%} of the step: rank {case.steps.ranks[pace]} sets the pace, because "
+        f"it waits least ({ms(waited[pace] / len(case.steps.numbers)):.1f} ms a step)"
+    )
 
 
 def _beside_communication(case: Case) -> str | None:
     """The reason if communication that shares a rank's device explains its excess; None if it explains little."""
     longer = np.nanmean(case.met.beside, axis=1)
     row = int(np.argmax(longer))
-    if longer[row] < MIN_LOST_SHARE * case.step_ns:
+    if longer[row] < case.threshold_ns:
         return None
     return (
-        f"rank {case.steps.ranks[row]} works {ms(float(longer[row])):.1f} ms of {ms(case.step_ns):.1f} ms a step "
-        "longer than its peers, but only where its kernels overlap with communication that they do not have: its other "
-        "kernels take as long as theirs"
+        f"rank {case.steps.ranks[row]} works {of_step(case, float(longer[row]))} longer than its peers, but only "
+        "where its kernels overlap with communication that they do not have: its other kernels take as long as theirs"
     )
 
 
@@ -100,31 +94,25 @@ def role_in_words(case: Case) -> str | None:
     """Return the sentence about how long ranks are idle for their role; None where that is below 2 % of the step."""
     rows = case.met.of_role
     longer = np.nanmean(case.met.role, axis=1)
-    if not len(rows) or longer[rows].max() < MIN_LOST_SHARE * case.step_ns:
+    if not len(rows) or longer[rows].max() < case.threshold_ns:
         return None
     return (
-        f"{ranks_in_words([case.steps.ranks[row] for row in rows.tolist()])} are idle "
-        f"{ms(float(np.median(longer[rows]))):.1f} ms of {ms(case.step_ns):.1f} ms a step longer than the other ranks "
-        "of their stages, like ranks that load data for the others: all have tensor index 0"
+        f"{ranks_in_words(case.ranks_of(rows))} are idle {of_step(case, float(np.median(longer[rows])))} longer than "
+        "the other ranks of their stages, like ranks that load data for the others: all have tensor index 0"
     )
 
 
 def blame_role(case: Case, role: Role) -> Answer:
     """The answer that ranks load data for the others by their role, which costs the step; its one rank is named."""
-    ranks = [case.steps.ranks[row] for row in role.rows]
-    all_, groups = f"all ranks with tensor index 0 ({ranks_in_words(ranks)})", "their groups"
+    ranks = case.ranks_of(role.rows)
+    which, groups = "with tensor index 0", "their groups"
     if role.stage is not None:
-        all_, groups = (
-            f"all ranks of pipeline stage {role.stage} ({ranks_in_words(ranks)})",
-            "the other stages",
-        )
-    do = (
-        f"load data for {groups}"
-        if role.cause == DATALOADER
-        else f"are idle, as if they loaded data for {groups},"
-    )
+        which, groups = f"of pipeline stage {role.stage}", "the other stages"
+    do = f"are idle, as if they loaded data for {groups},"
+    if role.cause == DATALOADER:
+        do = f"load data for {groups}"
     reason = (
-        f"{all_} {do} for {ms(role.longer):.1f} ms of {ms(case.step_ns):.1f} ms a step, and the others wait: "
+        f"all ranks {which} ({ranks_in_words(ranks)}) {do} for {of_step(case, role.longer)}, and the others wait: "
         f"{ms(role.price.best):.1f} ms a step; that is the job's design: load on every rank, prefetch, or use more "
         "loader workers"
     )
@@ -135,18 +123,3 @@ def blame_role(case: Case, role: Role) -> Answer:
     evidence = explain_rank(case, role.rows[0], role.rows, other_stages=role.stage is not None).evidence
     named = suspect_of(case, role.rows[0], cost, np.inf, role.cause, evidence, every=True)
     return blame(case, reason, (named,), role.price.best, "imbalance")
-
-
-def _costs_nothing(case: Case, row: int) -> str:
-    """The reason that a longer rank costs nothing: another rank, which waits least, sets the pace."""
-    ops, analysed = case.ops, case.analysed
-    waited = [
-        float(np.where(analysed, case.waits.exposed_wait, 0)[ops.of(r)].sum()) for r in case.steps.ranks
-    ]
-    pace = min((i for i in range(len(waited)) if i != row), key=lambda i: waited[i])
-    longer, least = ms(float(case.found.mean[row])), ms(waited[pace] / len(case.steps.numbers))
-    return (
-        f"rank {case.steps.ranks[row]} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer than its "
-        f"peers, but that costs less than {MIN_LOST_SHARE:.0%} of the step: rank {case.steps.ranks[pace]} sets the "
-        f"pace, because it waits least ({least:.1f} ms a step)"
-    )

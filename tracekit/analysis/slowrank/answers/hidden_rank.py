@@ -22,12 +22,12 @@ from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns
 from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_accident
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, imbalance, left_open, suspect_of
+from tracekit.analysis.slowrank.wording import of_step
 from tracekit.causes import GPU_COMPUTE
 from tracekit.steps.medians import of_rows
-from tracekit.steps.step_kernels import StepKernels, by_step, kernels_in_steps
+from tracekit.steps.step_kernels import StepKernels, by_step
 from tracekit.thresholds.slowrank import (
     FAR_MORE,
-    MIN_LOST_SHARE,
     MINOR,
     MOSTLY_ONE,
     PEERS_SAMPLED,
@@ -49,21 +49,21 @@ def with_most_of_it(case: Case, answer: Answer) -> Answer:
         gain = max(answer.gain, _levelled(case))
         reason = (
             "tokens are distributed unevenly over experts: ranks differ in every step, but kernels that do not depend "
-            f"on the data take equally long on all; ranks wait {ms(gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
+            f"on the data take equally long on all; ranks wait {of_step(case, gain)}"
         )
         return imbalance(reason, gain)
     if answer.verdict == "slow_link" or answer.blames_stage:
         return _with_dearer_step(case, answer)
-    tokens = case.met.tokens.lost_ns >= MIN_LOST_SHARE * case.step_ns
+    tokens = case.met.tokens.lost_ns >= case.threshold_ns
     if not answer.blames_data or answer.suspects or tokens:
         return answer
     over = np.maximum(np.nan_to_num(case.steps.own - typical(case.steps.own, case.met.peers)), 0.0)
     compared = np.concatenate([s for s in case.stages if len(s) >= STEADY_LEAST] or [np.zeros(0, np.int64)])
     longest = sorted(compared.tolist(), key=lambda row: (-over[row].sum(), row))[:PEERS_SAMPLED]
-    prices = [(_saved(case, row, over), row) for row in longest]
+    prices = [(_saved(case, row, case.steps.own[row] - over[row]), row) for row in longest]
     lost, row = max(prices, default=(0.0, -1), key=lambda found: found[0])
     uneven = max(answer.gain, _levelled(case))  # to its peers' median, as the rank is cured
-    dear = lost >= max(MOSTLY_ONE * uneven, MIN_LOST_SHARE * case.step_ns)
+    dear = lost >= max(MOSTLY_ONE * uneven, case.threshold_ns)
     return _leave_open(case, row, lost, uneven, over[row]) if dear else answer
 
 
@@ -84,10 +84,10 @@ def _with_dearer_step(case: Case, answer: Answer) -> Answer:
     return replace(open_, reason=besides)
 
 
-def _saved(case: Case, row: int, over: F64) -> float:
-    """The time that a step saves if the rank in `row` works like its peers wherever it works longer, ns."""
+def _saved(case: Case, row: int, own: F64) -> float:
+    """The time that a step saves if the rank in `row` has the `own` times (by step, ns), ns."""
     cured = case.steps.own.copy()
-    cured[row] -= over[row]
+    cured[row] = own
     return saved_ns(case, np.array([row]), cured)
 
 
@@ -96,10 +96,9 @@ def _leave_open(case: Case, row: int, lost: float, uneven: float, over: F64) -> 
     candidate = suspect_of(case, row, Price.up_to(lost), 0.0, *explain_rank(case, row, (row,)))
     at = int(np.argmax(over))
     reason = (
-        f"work is distributed unevenly and ranks wait {ms(uneven):.1f} ms of {ms(case.step_ns):.1f} ms a step, but "
-        f"{ms(lost):.1f} ms of that for rank {candidate.rank} alone, "
-        f"which works {ms(float(over[at])):.1f} ms longer than its peers in step {case.steps.numbers[at]}; with uneven "
-        "data the longest rank changes from step to step"
+        f"work is distributed unevenly and ranks wait {of_step(case, uneven)}, but {ms(lost):.1f} ms of that for rank "
+        f"{candidate.rank} alone, which works {ms(float(over[at])):.1f} ms longer than its peers in step "
+        f"{case.steps.numbers[at]}; with uneven data the longest rank changes from step to step"
     )
     decide = (
         f"{more_steps(case)}: the longest documents move to other ranks, a slow rank stays slow; compare rank "
@@ -120,10 +119,8 @@ def with_hidden_rank(case: Case, answer: Answer) -> Answer:
         if found is None:
             continue
         row, factor = found
-        cured = case.steps.own.copy()
-        cured[row] /= factor
-        lost = saved_ns(case, np.array([row]), cured)
-        if lost >= MIN_LOST_SHARE * case.step_ns:
+        lost = _saved(case, row, case.steps.own[row] / factor)
+        if lost >= case.threshold_ns:
             return _leave_hidden_open(case, row, factor, lost, answer.gain)
     return answer
 
@@ -133,7 +130,7 @@ def _leave_hidden_open(case: Case, row: int, factor: float, lost: float, uneven:
     why = explain_rank(case, row, (row,))
     candidate = suspect_of(case, row, Price.up_to(lost, lost), 0.0, *why, every=True)
     reason = (
-        f"work is distributed unevenly, which costs {ms(uneven):.1f} ms of {ms(case.step_ns):.1f} ms a step, but rank "
+        f"work is distributed unevenly, which costs {of_step(case, uneven)}, but rank "
         f"{candidate.rank} seems slow as well: kernels that take equally long on its peers take {factor - 1:.0%} "
         f"longer on it in every step, which costs up to {ms(lost):.1f} ms"
     )
@@ -149,14 +146,10 @@ def dealt_to_experts(case: Case, answer: Answer) -> bool:
     That is: the job exchanges tokens, other ranks deviate as much, and kernels that do not depend on data are not
     longer on the suspects.
     """
-    if (
-        answer.cause != GPU_COMPUTE
-        or answer.verdict != "slow_rank"
-        or not case.ops.among(("all_to_all",)).any()
-    ):
+    by_compute = (answer.verdict, answer.cause) == ("slow_rank", GPU_COMPUTE)
+    if not by_compute or not case.ops.among(("all_to_all",)).any():
         return False
-    row = {rank: i for i, rank in enumerate(case.steps.ranks)}
-    blamed = [row[s.rank] for s in answer.suspects]
+    blamed = [case.steps.row(s.rank) for s in answer.suspects]
     for rows in (stage for stage in case.stages if set(blamed) <= set(stage.tolist())):
         over = _steady_excess(case, rows) if STEADY_LEAST <= len(rows) <= RANKS_SAMPLED else None
         off = np.abs(np.nan_to_num(case.found.mean[rows]))
@@ -184,15 +177,13 @@ def _steady_excess(case: Case, rows: I64) -> F64 | None:
     """The relative excess of the steady kernels, rows × steps; None where too few kernels are steady."""
     if not np.isfinite(case.steps.own[rows]).all() or len(case.steps.numbers) < 2:
         return None
-    if not all(case.ops.per_rank[case.steps.ranks[r]].on_gpu for r in rows.tolist()):
+    if not all(case.on_gpu(r) for r in rows.tolist()):
         return None
-    kernels = [kernels_in_steps(case.run, case.ops, case.steps, r) for r in rows.tolist()]
+    kernels = [case.kernels(r) for r in rows.tolist()]
     took = _places(kernels, len(case.steps.numbers))
     usual = np.median(took, axis=0)
-    steady = (
-        np.median(np.abs(took / np.maximum(usual, 1.0) - 1.0), axis=0).max(axis=0, initial=0.0)
-        < USUAL_VARIATION
-    )
+    varied = np.median(np.abs(took / np.maximum(usual, 1.0) - 1.0), axis=0).max(axis=0, initial=0.0)
+    steady = varied < USUAL_VARIATION
     if int(steady.sum()) < STEADY_LEAST:
         return None
     lasted = took[:, :, steady].sum(axis=2)
@@ -204,9 +195,7 @@ def _places(kernels: list[StepKernels], steps: int) -> F64:
     found = [np.zeros((len(kernels), steps, 0))]
     for name in sorted(set(kernels[0].name.tolist())):
         lasted = [by_step(k, name) for k in kernels]
-        if (
-            all(len(one) == steps for one in lasted)
-            and len({len(v) for one in lasted for v in one.values()}) == 1
-        ):
+        whole = all(len(one) == steps for one in lasted)
+        if whole and len({len(v) for one in lasted for v in one.values()}) == 1:
             found.append(np.array([[one[c][:, 0] for c in sorted(one)] for one in lasted]))
     return np.concatenate(found, axis=2)

@@ -10,20 +10,18 @@ from tracekit import findings
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import what_would_decide, why_open
-from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price, significant_rows
+from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, cause_of
 from tracekit.analysis.slowrank.price import Price, everybody_ns, share_in_words, stage_doubt_ns
 from tracekit.analysis.slowrank.suspects import Answer, blame, explain_rank, imbalance, left_open, suspect_of
-from tracekit.analysis.slowrank.wording import first_in_words, listed, ranks_in_words
+from tracekit.analysis.slowrank.wording import first_in_words, listed, of_step, ranks_in_words
 from tracekit.causes import CAUSES, DATALOADER, STAGE_IMBALANCE
 from tracekit.findings import Cause, Suspect
 from tracekit.steps.medians import median_of_others, of_rows, sampled
-from tracekit.steps.step_kernels import kernels_in_steps
 from tracekit.thresholds.slowrank import (
     CHANCE,
     MAJORITY,
-    MIN_LOST_SHARE,
     MINOR,
     NO_ACCIDENT,
     RANKS_LISTED,
@@ -36,22 +34,21 @@ def beside(case: Case, answer: Answer, found: LongStage | None) -> Answer:
     """`answer`, extended by the price of a long stage where it names other suspects."""
     if found is None or not answer.suspects:
         return answer
-    addition = f"in addition, {_stages_do(case, found, 'has', 'have')} more work than the others"
-    return replace(
-        answer, reason=f"{answer.reason}; {addition}, which costs {ms(found.price.best):.1f} ms a step"
-    )
+    long = f"{stages_in_words(case, found, 'has', 'have')} more work than the others"
+    besides = f"in addition, {long}, which costs {ms(found.price.best):.1f} ms a step"
+    return replace(answer, reason=f"{answer.reason}; {besides}")
 
 
 def blame_stage(case: Case, found: LongStage, besides: str) -> Answer:
     """The answer that blames long stages, or the slow node that they make up; `besides` ends the reason."""
-    ranks = [case.steps.ranks[r] for r in found.rows]
+    ranks = case.ranks_of(found.rows)
     stages = _stages(case, found)
     spent = case.computed if found.by_compute else case.steps.own
     own = {i: spent[g] for i, g in enumerate(case.stages)}
     levels = {i: float(np.nanmean(times)) for i, times in own.items() if np.isfinite(times).any()}
     mine = float(np.mean([levels[i] for i in stages]))
     others = float(np.median([v for i, v in levels.items() if i not in stages]))
-    long = f"{_stages_do(case, found, 'has', 'have')} more work than the others"
+    long = f"{stages_in_words(case, found, 'has', 'have')} more work than the others"
     of = " of compute" if found.by_compute else ""
     than = f"{ms(mine):.1f} ms{of} against {ms(others):.1f} ms a step"
     node = node_of(case, found.rows)
@@ -66,18 +63,13 @@ def blame_stage(case: Case, found: LongStage, besides: str) -> Answer:
     suspects = tuple(suspect_of(case, row, cost, found.z, STAGE_IMBALANCE, evidence) for row in found.rows)
     shared = f"; or {node} is slow: all these ranks run on it" if node else ""
     if found.pace:
-        long = f"{_stages_do(case, found, 'takes', 'take')} {found.pace:.2f} times as long as the others for the same "
-        long += "kernels or operators, which more layers do not explain"
-        suspects = tuple(replace(s, mechanisms=_by_pace(case, s, found.pace)) for s in suspects)
+        long = f"{stages_in_words(case, found, 'takes', 'take')} {found.pace:.2f} times as long as the others for the "
+        long += "same kernels or operators, which more layers do not explain"
+        text = f"its kernels take {found.pace:.2f} times as long as the same kernels of other stages"
+        by_clock = (findings.Mechanism("clock", 1.0, text),) if case.on_gpu(found.rows[0]) else ()
+        suspects = tuple(replace(s, mechanisms=by_clock) for s in suspects)
     reason = f"{long} ({than}); {_beside_each_other(case, ranks)}{shared}{besides}"
     return blame(case, reason, suspects, found.price.best, "imbalance")
-
-
-def _by_pace(case: Case, suspect: findings.Suspect, pace: float) -> tuple[findings.Mechanism, ...]:
-    """What slows a stage where all kernels take `pace` times as long; nothing on a CPU."""
-    text = f"its kernels take {pace:.2f} times as long as the same kernels of other stages"
-    on_gpu = case.ops.per_rank[suspect.rank].on_gpu
-    return (findings.Mechanism("clock", 1.0, text),) if on_gpu else ()
 
 
 def _blame_node(case: Case, found: LongStage, reason: str) -> Answer:
@@ -98,7 +90,7 @@ def doubted(case: Case, stage: LongStage) -> Price:
 
 def _beside_each_other(case: Case, ranks: Sequence[int]) -> str:
     """The words on the ranks of a long stage among each other: few ranks cannot separate its work from their speed."""
-    slow = sorted({case.steps.ranks[row] for row in significant_rows(case, MIN_LOST_SHARE)} & set(ranks))
+    slow = sorted({case.steps.ranks[row] for row in case.significant(case.threshold_ns)} & set(ranks))
     if slow:
         return f"in addition, rank {listed(slow)} of it works longer than its peers"
     each = max(Counter(case.mesh.stage(rank) for rank in ranks).values())
@@ -108,11 +100,10 @@ def _beside_each_other(case: Case, ranks: Sequence[int]) -> str:
         few = "only two ranks do" if each > 1 else "no other rank does"
         return f"or {ranks_in_words(sorted(ranks))} are all slow: {few} the same work, so the traces cannot show which"
     if each > 1:
-        both = " and ".join(str(r) for r in sorted(ranks))
+        both = " and ".join(map(str, sorted(ranks)))
         return f"or its ranks {both} are both slow: two ranks that do the same work cannot show which"
-    return (
-        f"or its rank {ranks[0]} is slow: no other rank does the same work, so the traces cannot show which"
-    )
+    alone = "no other rank does the same work, so the traces cannot show which"
+    return f"or its rank {ranks[0]} is slow: {alone}"
 
 
 def elsewhere(case: Case, stage: LongStage, slow: Hypothesis | None) -> str:
@@ -122,15 +113,12 @@ def elsewhere(case: Case, stage: LongStage, slow: Hypothesis | None) -> str:
     """
     if all(len(rows) == 1 for rows in case.stages):
         return _in_one_step(case)
-    rows = [r for r in significant_rows(case, MIN_LOST_SHARE).tolist() if r not in stage.rows]
+    rows = [r for r in case.significant(case.threshold_ns).tolist() if r not in stage.rows]
     if not rows:
         return ""
-    longer = ms(float(case.found.mean[rows].max()))
     cost = f"{ms(price(case, slow)):.1f} ms" if slow is not None else "nothing"
-    named = listed([case.steps.ranks[row] for row in rows])
-    return (
-        f"; rank {named} works {longer:.1f} ms a step longer than its peers, which costs {cost} beside that"
-    )
+    longer = f"{ms(float(case.found.mean[rows].max())):.1f} ms a step longer than its peers"
+    return f"; rank {listed(case.ranks_of(rows))} works {longer}, which costs {cost} beside that"
 
 
 def _in_one_step(case: Case) -> str:
@@ -144,7 +132,7 @@ def _in_one_step(case: Case) -> str:
     over = np.nan_to_num(beyond - median_of_others(beyond, [np.arange(len(beyond))]))
     row, column = np.unravel_index(int(over.argmax()), over.shape)
     longer, left = float(over[row, column]), np.delete(over[row], column)
-    if longer < MIN_LOST_SHARE * case.step_ns * len(case.steps.numbers) or left.max() >= MINOR * longer:
+    if longer < case.threshold_ns * len(case.steps.numbers) or left.max() >= MINOR * longer:
         return ""
     rank, step = case.steps.ranks[int(row)], case.steps.numbers[int(column)]
     return f"; rank {rank} takes {ms(longer):.1f} ms longer in step {step} than in its others, which may be an accident"
@@ -167,9 +155,9 @@ def leave_stage_open(case: Case, stage: LongStage, why: str = "", decide: str = 
     why, decide: those of communication that was not matched, if not given.
     """
     reason = (
-        f"{_stages_do(case, stage, 'works', 'work')} {ms(stage.over):.1f} ms of {ms(case.step_ns):.1f} ms "
-        f"a step longer than the others; they lose between {ms(stage.price.low):.1f} and {ms(stage.price.high):.1f} ms "
-        f"by it, because {why or why_open(case)}"
+        f"{stages_in_words(case, stage, 'works', 'work')} {of_step(case, stage.over)} longer than the others; they "
+        f"lose between {ms(stage.price.low):.1f} and {ms(stage.price.high):.1f} ms by it, because "
+        f"{why or why_open(case)}"
     )
     return left_open(reason, decide or what_would_decide(case), of_stage(case, stage))
 
@@ -179,26 +167,22 @@ def of_stage(case: Case, stage: LongStage, cause: Cause = STAGE_IMBALANCE) -> tu
     return tuple(suspect_of(case, row, stage.price, stage.z, cause, ()) for row in stage.rows)
 
 
-def stages_in_words(case: Case, found: LongStage) -> str:
-    """`pipeline stage 1`, or `pipeline stages 0, 1`."""
+def stages_in_words(case: Case, found: LongStage, of_one: str = "", of_several: str = "") -> str:
+    """`pipeline stage 1`, or `pipeline stages 0, 1`, with the verb of one stage, or of several."""
     stages = _stages(case, found)
-    return f"pipeline stage{'' if len(stages) == 1 else 's'} {listed(stages)}"
+    many, verb = ("", of_one) if len(stages) == 1 else ("s", of_several)
+    return f"pipeline stage{many} {listed(stages)} {verb}".rstrip()
 
 
 def _stages(case: Case, found: LongStage) -> list[int]:
     """The indices of the stages."""
-    return sorted({case.mesh.stage(case.steps.ranks[row]) for row in found.rows})
-
-
-def _stages_do(case: Case, found: LongStage, of_one: str, of_several: str) -> str:
-    """`stages_in_words` with the verb of one stage, or of several."""
-    return f"{stages_in_words(case, found)} {of_one if len(_stages(case, found)) == 1 else of_several}"
+    return sorted({case.mesh.stage(rank) for rank in case.ranks_of(found.rows)})
 
 
 def node_of(case: Case, rows: Sequence[int]) -> str | None:
     """Return the node with exactly `rows` as its recorded ranks; None where no node has them, or there is one node."""
     nodes = nodes_of(case)
-    ranks = [case.steps.ranks[row] for row in rows]
+    ranks = case.ranks_of(rows)
     mine = {nodes.get(rank) for rank in ranks}
     here = {rank for rank in case.steps.ranks if nodes.get(rank) in mine}
     several = len({nodes.get(rank) for rank in case.steps.ranks}) > 1
@@ -225,8 +209,8 @@ def _kernels(case: Case, rows: Sequence[int]) -> float:
     """The median number of compute kernels a step on a sample of `rows`; 0 where none was recorded."""
     found = []
     for row in sampled(rows):
-        if case.ops.per_rank[case.steps.ranks[row]].on_gpu:
-            column = kernels_in_steps(case.run, case.ops, case.steps, row).column
+        if case.on_gpu(row):
+            column = case.kernels(row).column
             found.append(float(np.median(np.bincount(column, minlength=len(case.steps.numbers)))))
     return float(np.median(found)) if found else 0.0
 
@@ -239,9 +223,8 @@ def blame_data(case: Case, gain: float, stage: LongStage | None = None) -> Answe
     whole = everybody_ns(case, gain)
     besides = {} if stage is None else {f"typical work on {stages_in_words(case, stage)}": stage.price.best}
     reason = (
-        f"work is distributed unevenly and {_longest(case)}: ranks wait {ms(whole):.1f} ms of "
-        f"{ms(case.step_ns):.1f} ms a step, and no rank is slow throughout"
-        f"{share_in_words(case, 'even work', gain, besides)}"
+        f"work is distributed unevenly and {_longest(case)}: ranks wait {of_step(case, whole)}, and no rank is slow "
+        f"throughout{share_in_words(case, 'even work', gain, besides)}"
     )
     return imbalance(reason, whole)
 
@@ -263,9 +246,9 @@ def _longest(case: Case) -> str:
 
 def blame_in_turn(case: Case, found: MovingStalls, *, hosts: bool = True) -> Answer:
     """The answer that hosts stall, or ranks work longer, in turn; or that all data loaders are late, with the steps."""
-    cost = f"{ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
+    cost = f"{of_step(case, found.gain)}"
     struck = [case.steps.numbers[c] for c in np.flatnonzero((found.over > 0).any(axis=0)).tolist()]
-    longest = first_in_words([case.steps.ranks[row] for row in found.rows], RANKS_LISTED)
+    longest = first_in_words(case.ranks_of(found.rows), RANKS_LISTED)
     does, moves = f"{longest} work longer than their peers", "slowness moves"
     if hosts:
         does, moves = f"the hosts of {longest} stall", "stalls move"

@@ -16,27 +16,25 @@ behind a link that loses packets, innocent ranks leave late most. A stop behind 
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence, Gap
 from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps
-from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
 from tracekit.analysis.slowrank.hypotheses.dealt_work import more_data_ns
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import stalls_of_the_same
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import explain_rank, suspect_of
-from tracekit.analysis.slowrank.wording import listed, ranks_in_words
+from tracekit.analysis.slowrank.suspects import maybe_slow, suspect_of, up_to
+from tracekit.analysis.slowrank.wording import listed, of_step, ranks_in_words
 from tracekit.causes import CPU_LAUNCH
-from tracekit.step_graph.statistics import chance_of
+from tracekit.step_graph.statistics import NO_ROWS, chance_of
 from tracekit.steps.medians import median_of_others
 from tracekit.thresholds.slowrank import (
     FAR_MORE,
     LAUNCHED_NS,
     MAJORITY,
-    MIN_LOST_SHARE,
     MINOR,
     ONE_STEP_P,
     RANKS_LISTED,
@@ -45,42 +43,10 @@ from tracekit.thresholds.slowrank import (
 from tracekit.units import F64, I64, ms
 
 
-@dataclass(frozen=True)
-class LateRank:
-    """The rank that launches or posts late (row of Steps), and the median wait of the others for it, ns a step."""
-
-    row: int
-    waited: float
-
-
-def late_launch(case: Case) -> LateRank | None:
-    """The rank that the others wait for longest because of late launches; None where that is below the threshold.
-
-    An instance counts if the member that came last started it as soon as its host launched it, and most of the others
-    had launched theirs long before. The wait of an instance is the median over the others.
-    """
-    ops = case.ops
-    issued = np.concatenate([np.zeros(0, np.int64), *(ops.per_rank[r].issued for r in ops.ranks)])
-    lag = (ops.start - issued).astype(np.float64)
-    spent = dict.fromkeys(range(len(case.steps.ranks)), 0.0)
-    for last, others in _awaited(case):
-        queued = lag[others] > FAR_MORE * max(lag[last], LAUNCHED_NS)
-        if lag[last] <= LAUNCHED_NS and queued.mean() > MAJORITY:
-            spent[case.steps.row(int(ops.rank[last]))] += float(np.median(case.waits.exposed_wait[others]))
-    row, most = max(spent.items(), key=lambda item: item[1])
-    most /= max(len(case.steps.numbers), 1)
-    return LateRank(row, most) if most >= MIN_LOST_SHARE * case.step_ns else None
-
-
 def waited_for(case: Case) -> F64:
     """The median wait of the other members for a rank that joins a collective last, ns, by row and column of Steps."""
-    ops, steps = case.ops, case.steps
-    spent = np.zeros(steps.own.shape)
-    column = {number: i for i, number in enumerate(steps.numbers)}
-    for last, others in _awaited(case):
-        at = column[int(ops.step[last])] if steps.labelled else 0
-        spent[steps.row(int(ops.rank[last])), at] += float(np.median(case.waits.exposed_wait[others]))
-    return spent
+    waits = {last: float(np.median(case.waits.exposed_wait[others])) for last, others in _awaited(case)}
+    return case.by_step(np.array([*waits], np.int64), np.array([*waits.values()]))
 
 
 def _awaited(case: Case) -> Iterator[tuple[int, I64]]:
@@ -96,25 +62,35 @@ def _awaited(case: Case) -> Iterator[tuple[int, I64]]:
 
 
 def host_launches_late(e: Evidence) -> Iterator[Gap]:
-    """A host launches collectives late, at a price that the traces do not show."""
-    case, found = e.case, late_launch(e.case)
-    if found is None:
+    """A host launches collectives late, at a price that the traces do not show.
+
+    A collective counts if the member that came last started it as soon as its host launched it, and most of the others
+    had launched theirs long before. Its wait is the median over the others.
+    """
+    case, ops, waits = e.case, e.case.ops, e.case.waits
+    issued = np.concatenate([NO_ROWS, *(ops.per_rank[r].issued for r in ops.ranks)])
+    lag, late = (ops.start - issued).astype(np.float64), {}
+    for last, others in _awaited(case):
+        queued = lag[others] > FAR_MORE * max(lag[last], LAUNCHED_NS)
+        if lag[last] <= LAUNCHED_NS and queued.mean() > MAJORITY:
+            late[last] = float(np.median(waits.exposed_wait[others]))
+    by_rank = np.bincount(case.place[0][np.array([*late], np.int64)], [*late.values()], len(case.steps.ranks))
+    row, waited = int(np.argmax(by_rank)), float(by_rank.max()) / max(len(case.steps.numbers), 1)
+    if waited < e.least:
         return
-    rank = case.steps.ranks[found.row]
-    candidate = suspect_of(case, found.row, Price.up_to(found.waited), 0.0, CPU_LAUNCH, ())
+    rank = case.steps.ranks[row]
     what = (
         f"the host of rank {rank} launches collectives long after the other ranks queued theirs: they wait "
-        f"{ms(found.waited):.1f} ms of {ms(case.step_ns):.1f} ms a step for it, and the traces do not show how much of "
-        "that a faster host would hide"
+        f"{of_step(case, waited)} for it, and the traces do not show how much of that a faster host would hide"
     )
     decide = (
         f"profile the host of rank {rank} and a peer's host, and record a few steps with it on another host"
     )
-    yield Gap(what, found.waited, decide, (candidate,))
+    yield Gap(what, waited, decide, up_to(case, {row: waited}, CPU_LAUNCH))
 
 
-def late_posts(case: Case) -> LateRank | None:
-    """The rank that posts late in most steps, in its own time; None where the others lose less than the threshold.
+def _late_posts(case: Case) -> tuple[int, float] | None:
+    """(the row of the rank that posts late in most steps, what others wait, ns a step); None below the threshold.
 
     A wait counts as far as the rank did more of its own work before the collective than the median of the others. None
     as well where another rank is nearly as late, where communication, tokens, more data or a significant excess explain
@@ -123,24 +99,18 @@ def late_posts(case: Case) -> LateRank | None:
     waited = _waits(case)
     usual = {row: float(np.median(by_step)) for row, by_step in waited.items()}
     row = max(usual, key=lambda r: (usual[r], -r), default=None)
-    if row is None or usual[row] < MIN_LOST_SHARE * case.step_ns:
+    if row is None or usual[row] < case.threshold_ns:
         return None
     next_ = max((v for r, v in usual.items() if r != row), default=0.0)
-    often = _by_chance(case, int((waited[row] >= MAJORITY * usual[row]).sum())) <= ONE_STEP_P
-    known = (
-        float(np.nanmean(case.met.explained[row])) >= MAJORITY * usual[row]
-    )  # communication or tokens explain as much
-    longer = row in significant_rows(case, MIN_LOST_SHARE)
+    late = int((waited[row] >= MAJORITY * usual[row]).sum())
+    replicas = len(set(map(case.mesh.replica, case.ops.ranks)))
+    often = chance_of(late, len(case.steps.numbers), 1 / max(replicas, 2)) <= ONE_STEP_P
+    known = float(np.nanmean(case.met.explained[row])) >= MAJORITY * usual[row]
+    longer = row in case.significant(case.threshold_ns)
     if known or longer or not often or next_ > MAJORITY * usual[row]:
         return None
     by_data = np.median(np.minimum(more_data_ns(case, [row])[0], waited[row])) >= MAJORITY * usual[row]
-    return None if by_data else LateRank(row, usual[row])
-
-
-def _by_chance(case: Case, late: int) -> float:
-    """The probability that one replica is the last one in `late` steps or more, if each step deals its data again."""
-    replicas = len({case.mesh.replica(rank) for rank in case.ops.ranks})
-    return chance_of(late, len(case.steps.numbers), 1 / max(replicas, 2))
+    return None if by_data else (row, usual[row])
 
 
 def _waits(case: Case) -> dict[int, F64]:
@@ -151,17 +121,15 @@ def _waits(case: Case) -> dict[int, F64]:
     """
     steps, ops = case.steps, case.ops
     order, bounds = _instances(case)
-    row = np.searchsorted(steps.ranks, ops.rank[order])
-    column = np.searchsorted(steps.numbers, ops.step[order]) if steps.labelled else np.zeros_like(row)
+    row, column = (place[order] for place in case.place)
     done = ops.at_start[order] - steps.begin[row, column]
     behind, stood = np.full(len(order), np.nan), np.full(len(order), np.nan)
     size = np.diff(bounds)
     for many in np.unique(size).tolist():
         at = bounds[:-1][size == many][:, None] + np.arange(many)
         behind[at] = done[at] - median_of_others(done[at].T, [np.arange(many)]).T
-        stood[at] = median_of_others(
-            case.waits.exposed_wait[order[at]].T.astype(np.float64), [np.arange(many)]
-        ).T
+        waited = case.waits.exposed_wait[order[at]].T.astype(np.float64)
+        stood[at] = median_of_others(waited, [np.arange(many)]).T
     spent = np.fmin(_fell_behind(behind, (ops.channel[order], row, column)), stood)
     found: dict[int, F64] = defaultdict(lambda: np.zeros(len(steps.numbers)))
     for i in np.flatnonzero((order == case.waits.last[ops.instance[order]]) & (spent > 0)).tolist():
@@ -201,21 +169,20 @@ def _instances(case: Case) -> tuple[I64, I64]:
 
 def rank_posts_late(e: Evidence) -> Iterator[Gap]:
     """A rank is the last to join collectives in most steps, in its own time."""
-    case, found = e.case, late_posts(e.case) if len(e.case.steps.numbers) > 1 else None
+    case, found = e.case, _late_posts(e.case) if len(e.case.steps.numbers) > 1 else None
     if found is None:
         return
-    rank = case.steps.ranks[found.row]
-    candidate = suspect_of(case, found.row, Price.up_to(found.waited), 0.0, "unknown", ())
+    (row, waited), rank = found, case.steps.ranks[found[0]]
     what = (
         f"rank {rank} is the last to join collectives in most steps, after more of its own work than the others: they "
-        f"wait {ms(found.waited):.1f} ms of {ms(case.step_ns):.1f} ms a step for it; the delay overlaps with its "
-        "compute, as a copy from the host would, or is hidden by uneven work"
+        f"wait {of_step(case, waited)} for it; the delay overlaps with its compute, as a copy from the host would, or "
+        "is hidden by uneven work"
     )
     decide = (
         f"compare copies and launches of rank {rank} with a peer's (tracekit open shows both), and record a few "
         "steps with that rank on another host"
     )
-    yield Gap(what, found.waited, decide, (candidate,))
+    yield Gap(what, waited, decide, up_to(case, {row: waited}))
 
 
 def same_ranks_stall_at_times(e: Evidence) -> Iterator[Gap]:
@@ -225,16 +192,13 @@ def same_ranks_stall_at_times(e: Evidence) -> Iterator[Gap]:
         return
     rows, struck = found.rows, found.over > 0
     longer, steps = float(np.median(found.over[struck])), int(struck.any(axis=0).sum())
-    ranks = ranks_in_words(sorted(case.steps.ranks[row] for row in rows))
+    ranks = ranks_in_words(sorted(case.ranks_of(rows)))
     what = (
         f"{ranks} work {ms(longer):.1f} ms longer than their peers in {steps} of {len(case.steps.numbers)} steps, "
-        f"together, which costs up to {ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step: with as few other "
-        "ranks, uneven data and a host that stalls at times look the same"
+        f"together, which costs up to {of_step(case, found.gain)}: with as few other ranks, uneven data and a host "
+        "that stalls at times look the same"
     )
-    price = Price.up_to(found.gain, found.gain)
-    candidates = tuple(
-        suspect_of(case, row, price, 0.0, *explain_rank(case, row, rows)) for row in rows[:RANKS_LISTED]
-    )
+    candidates = maybe_slow(case, rows, found.gain)
     yield Gap(what, found.gain, f"{more_steps(case)}, and look at what these ranks share", candidates)
 
 
@@ -246,23 +210,18 @@ def ranks_leave_late(e: Evidence) -> Iterator[Gap]:
     late = _beyond_usual(case, model.later)
     prompt = replace(model, later=model.later - late)
     lost = max(model.recorded_ns - prompt.step_ns(case.steps.own), 0.0)
-    spent = np.zeros(case.steps.own.shape)
-    column = {number: i for i, number in enumerate(case.steps.numbers)}
-    for at in np.flatnonzero((late[: len(case.ops.start)] > 0) & case.analysed).tolist():
-        step = column[int(case.ops.step[at])] if case.steps.labelled else 0
-        spent[case.steps.row(int(case.ops.rank[at])), step] += late[at]
+    struck = np.flatnonzero((late[: len(case.ops.start)] > 0) & case.analysed)
+    spent = case.by_step(struck, late[struck])
     if lost < e.least or not spent.any():
         return
     mean = spent.mean(axis=1)
     rows = [row for row in np.argsort(-mean, kind="stable").tolist() if mean[row] >= MINOR * mean.max()]
     longest = spent[rows].max(axis=0)
-    steps = [
-        n for n, ns in zip(case.steps.numbers, longest.tolist(), strict=True) if ns >= MINOR * longest.max()
-    ]
+    steps = [case.steps.numbers[c] for c in np.flatnonzero(longest >= MINOR * longest.max()).tolist()]
     what = (
-        f"{ranks_in_words([case.steps.ranks[row] for row in rows])} left collectives later than the other members, by "
-        f"up to {ms(float(longest.max())):.1f} ms in step {listed(steps)}, and the others lose {ms(lost):.1f} ms of "
-        f"{ms(case.step_ns):.1f} ms a step: a stopped process and a slow network would look the same"
+        f"{ranks_in_words(case.ranks_of(rows))} left collectives later than the other members, by "
+        f"up to {ms(float(longest.max())):.1f} ms in step {listed(steps)}, and the others lose {of_step(case, lost)}: "
+        "a stopped process and a slow network would look the same"
     )
     prices = {row: Price.up_to(min(lost, float(mean[row]))) for row in rows[:RANKS_LISTED]}
     candidates = tuple(suspect_of(case, row, price, 0.0, "unknown", ()) for row, price in prices.items())

@@ -49,18 +49,11 @@ class Transfers:
     slow: bool
 
 
-@dataclass(frozen=True)
-class _Excess:
-    """What transfers take longer than others: ns a transfer, and as a share of the others' time."""
-
-    ns: float
-    share: float
-
-    @classmethod
-    def over(cls, took: float, others: Sequence[float]) -> "_Excess":
-        """The excess over the median of `others`; none without others."""
-        usual = float(np.median(others)) if others else took
-        return cls(max(took - usual, 0.0), max(took - usual, 0.0) / max(usual, 1.0))
+def _excess(took: float, others: Sequence[float]) -> tuple[float, float]:
+    """(how much longer transfers take than the median of `others`, ns, the share of that); none without others."""
+    usual = float(np.median(others)) if others else took
+    longer = max(took - usual, 0.0)
+    return longer, longer / max(usual, 1.0)
 
 
 def parts_of(transfers: Transfers, places: Mapping[int, Place]) -> set[Part]:
@@ -101,15 +94,15 @@ def common_parts(transfers: Sequence[Transfers], places: Mapping[int, Place]) ->
         if _leaves_host(t, places) in kinds:
             families.setdefault(t.family, []).append((t, parts_of(t, places)))
     weights: dict[Part, float] = {}
-    struck: list[_Excess] = []
+    struck: list[tuple[float, float]] = []
     for family in families.values():
         sound = [t.took for t, _ in family if not t.slow]
         for t, parts in family:
             if t.slow:
-                struck.append(_Excess.over(t.took, sound))
+                struck.append(_excess(t.took, sound))
                 for part in parts:
-                    weights[part] = weights.get(part, 0.0) + struck[-1].ns
-    least = sum(e.ns for e in struck)
+                    weights[part] = weights.get(part, 0.0) + struck[-1][0]
+    least = sum(ns for ns, _ in struck)
     covering = [part for part, weight in weights.items() if weight >= least]
     fits = [part for part in covering if not any(_clears(f, part, struck) for f in families.values())]
     if any(kind not in ONE_WAY for kind, _ in fits):
@@ -119,7 +112,9 @@ def common_parts(transfers: Sequence[Transfers], places: Mapping[int, Place]) ->
     return tuple(sorted(fits, key=_order))
 
 
-def _clears(family: Collection[tuple[Transfers, set[Part]]], part: Part, struck: Sequence[_Excess]) -> bool:
+def _clears(
+    family: Collection[tuple[Transfers, set[Part]]], part: Part, struck: Sequence[tuple[float, float]]
+) -> bool:
     """Whether transfers that are not slow pass `part`, by half of what the slow ones show.
 
     Their usual time is that of the sound transfers beside slow ones, else of those of the family that do not pass it.
@@ -127,11 +122,9 @@ def _clears(family: Collection[tuple[Transfers, set[Part]]], part: Part, struck:
     beside = [t.took for t, parts in family if part not in parts]
     if any(t.slow for t, _ in family):
         beside = [t.took for t, _ in family if not t.slow]
-    limit = [
-        MAJORITY * float(np.median(values)) for values in zip(*((e.ns, e.share) for e in struck), strict=True)
-    ]
-    over = [_Excess.over(t.took, beside) for t, parts in family if part in parts and not t.slow]
-    return bool(beside) and any(e.ns < limit[0] and e.share < limit[1] for e in over)
+    limit = [MAJORITY * float(np.median(values)) for values in zip(*struck, strict=True)]
+    over = [_excess(t.took, beside) for t, parts in family if part in parts and not t.slow]
+    return bool(beside) and any(ns < limit[0] and share < limit[1] for ns, share in over)
 
 
 def _leaves_host(t: Transfers, places: Mapping[int, Place]) -> bool | None:
@@ -192,12 +185,8 @@ def transfers_of(case: Case, slow_channels: Collection[int]) -> list[Transfers]:
             other = back.get(known[c].members[::-1], c) if known[c].p2p else c
             level, slow = (here + took[other]) / 2, c in slow_channels
             one, two = (max(ends[end] - shortest, 0.0) for end in (c, other))
-            if (
-                other != c
-                and slow
-                and max(one, two) > level - usual
-                and min(one, two) < MAJORITY * max(one, two)
-            ):
+            alone = max(one, two) > level - usual and min(one, two) < MAJORITY * max(one, two)
+            if other != c and slow and alone:
                 level, slow = (usual + one, True) if one > two else (usual, False)
             found.append(Transfers(known[c].members, known[c].p2p, number, level, slow))
     return found

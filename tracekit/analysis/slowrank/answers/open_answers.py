@@ -19,9 +19,23 @@ from tracekit.analysis.slowrank.hypotheses.excess_parts import may_be_pace
 from tracekit.analysis.slowrank.hypotheses.loading_role import unrecorded_role
 from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault
 from tracekit.analysis.slowrank.price import Price, rank_doubt_ns
-from tracekit.analysis.slowrank.suspects import Answer, explain_rank, left_open, link_end, stands, suspect_of
+from tracekit.analysis.slowrank.suspects import (
+    Answer,
+    explain_rank,
+    left_open,
+    link_end,
+    maybe_slow,
+    stands,
+    suspect_of,
+)
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, reason_of
-from tracekit.analysis.slowrank.wording import add_traces, fewest_traces, first_in_words, ranks_in_words
+from tracekit.analysis.slowrank.wording import (
+    add_traces,
+    fewest_traces,
+    first_in_words,
+    of_step,
+    ranks_in_words,
+)
 from tracekit.axes import LEVELS
 from tracekit.findings import Suspect
 from tracekit.thresholds.slowrank import RANKS_LISTED
@@ -51,7 +65,7 @@ def leave_unseen_open(
         recorded, longer = (lone_suspect(case, lone),), float(lone.over.mean())
         reason += f"; rank {recorded[0].rank} is slow itself: {lone.comparison}"
     elif (once := in_one_step(case)) is not None:
-        recorded, longer = _once_candidates(case, once), once.excess
+        recorded, longer = maybe_slow(case, once.rows, once.gain), once.excess
         reason += f"; {step_in_words(case, once)}"
     both = (*recorded, *candidates) if longer > unseen.known else (*candidates, *recorded)
     hubs = sorted({r for one in peerless for r in one.hub} & set(case.steps.ranks) - {c.rank for c in both})
@@ -59,15 +73,9 @@ def leave_unseen_open(
         reason += (
             f"; messages that no others compare with pass {ranks_in_words(hubs)}: a link there may be slow"
         )
-    return left_open(reason, fewest_traces(case, unseen.ranks), (*both, *_hub_ends(case, unseen, hubs)))
-
-
-def _hub_ends(case: Case, unseen: Unseen, hubs: Sequence[int]) -> tuple[Suspect, ...]:
-    """The ranks `hubs` as ends of a slow link, which may cost what all its messages take, recorded or not."""
-    most = [all_could_hide_ns(case, (rank,)) + unseen.undecided for rank in hubs]
-    return tuple(
-        link_end(case, case.steps.row(rank), Price.up_to(high)) for rank, high in zip(hubs, most, strict=True)
-    )
+    hidden = {rank: all_could_hide_ns(case, (rank,)) + unseen.undecided for rank in hubs}
+    ends = (link_end(case, case.steps.row(rank), Price.up_to(most)) for rank, most in hidden.items())
+    return left_open(reason, fewest_traces(case, unseen.ranks), (*both, *ends))
 
 
 def lone_suspect(case: Case, found: LoneFault) -> Suspect:
@@ -86,19 +94,11 @@ def leave_one_step_open(case: Case, found: OneStep | LoneFault) -> Answer:
         late = f"rank {suspect.rank} is late in step {suspect.steps[0]} only, compared with ranks of other stages"
         what = f"{late} ({found.comparison})"
     else:
-        what, most, candidates = step_in_words(case, found), found.gain, _once_candidates(case, found)
+        what, most = step_in_words(case, found), found.gain
+        candidates = maybe_slow(case, found.rows, found.gain)
     costs = f"which costs up to {ms(most):.1f} ms a step"
     reason = f"{what}, {costs}: one step cannot separate a fault from chance"
     return left_open(reason, "record more steps: a fault recurs", candidates)
-
-
-def _once_candidates(case: Case, found: OneStep) -> tuple[Suspect, ...]:
-    """The ranks that were slow in one step as candidates, priced from zero, because that may be chance."""
-    price = Price.up_to(found.gain, found.gain)
-    return tuple(
-        suspect_of(case, row, price, 0.0, *explain_rank(case, row, found.rows))
-        for row in found.rows[:RANKS_LISTED]
-    )
 
 
 def leave_disagreeing_open(case: Case, suspects: Sequence[Suspect]) -> Answer:
@@ -123,9 +123,9 @@ def leave_rank_open(case: Case, found: Undecided) -> Answer:
     works, its = ("work", "their") if len(candidates) > 1 else ("works", "its")
     least, most = ms(found.prices[0].low), ms(found.most)
     reason = (
-        f"{first_in_words([c.rank for c in candidates])} {works} {ms(float(case.found.mean[found.rows[0]])):.1f} ms of "
-        f"{ms(case.step_ns):.1f} ms a step longer than {its} peers; the others lose between {least:.1f} and "
-        f"{most:.1f} ms by it, because {found.why}"
+        f"{first_in_words([c.rank for c in candidates])} {works} "
+        f"{of_step(case, float(case.found.mean[found.rows[0]]))} longer than {its} peers; the others lose between "
+        f"{least:.1f} and {most:.1f} ms by it, because {found.why}"
     )
     return left_open(reason, found.decide, candidates)
 
@@ -169,27 +169,14 @@ def blame_peer_copies(case: Case, answer: Answer) -> Answer:
     ranks = [s.rank for s in answer.suspects]
     reason = (
         f"copies between devices take longer on {ranks_in_words(ranks)} than on other ranks, and the others wait for "
-        f"them: {ms(answer.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
+        f"them: {of_step(case, answer.gain)}"
     )
-    inner = next(
-        axis for axis in reversed(LEVELS) if case.mesh.size(axis) > 1
-    )  # such copies stay inside a node
+    inner = next(axis for axis in reversed(LEVELS) if case.mesh.size(axis) > 1)  # copies stay inside a node
     ends = sorted({mate for rank in ranks for mate in case.mesh.line(rank, [inner])} & set(case.missing))
     if not ends:
         return replace(answer, verdict="slow_link", reason=reason)
-    first = answer.suspects[0]
-    others = tuple(
-        replace(
-            first,
-            rank=rank,
-            host=None,
-            coords=case.mesh.coords(rank),
-            confidence=0.0,
-            lost_ms_low=0.0,
-            evidence=(),
-        )
-        for rank in ends
-    )
+    unknown = replace(answer.suspects[0], host=None, confidence=0.0, lost_ms_low=0.0, evidence=())
+    others = tuple(replace(unknown, rank=rank, coords=case.mesh.coords(rank)) for rank in ends)
     recorded = tuple(replace(s, lost_ms_low=0.0) for s in answer.suspects)
     reason += f"; their other end may be {ranks_in_words(ends)}, which left no trace"
     return left_open(reason, fewest_traces(case, ends), (*recorded, *others))

@@ -15,24 +15,17 @@ from tracekit.analysis.slowrank.answers.culprit_answers import blame_ranks
 from tracekit.analysis.slowrank.answers.late_hosts import waited_for
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence
-from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows, those_that_cost
+from tracekit.analysis.slowrank.hypotheses.candidates import those_that_cost
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.hypotheses.suspect_work import pace_beside
 from tracekit.analysis.slowrank.price import Price, rank_doubt_ns
-from tracekit.analysis.slowrank.suspects import Answer, blame, explain_rank, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, blame, cures_of, explain_rank, suspect_of
+from tracekit.analysis.slowrank.wording import of_step
 from tracekit.causes import CAUSES, CPU_LAUNCH
-from tracekit.findings import Cure
+from tracekit.findings import Cause, Cure
 from tracekit.step_graph.replay import StepModel
-from tracekit.thresholds.slowrank import (
-    CANDIDATE_SHARE,
-    KIND_RATIO,
-    MIN_LOST_SHARE,
-    MINOR,
-    NO_ACCIDENT,
-    PEERS_SAMPLED,
-    STAGE_TELLING_PEERS,
-)
-from tracekit.units import F64, I64, NS_PER_US, ms
+from tracekit.thresholds.slowrank import KIND_RATIO, MINOR, NO_ACCIDENT, PEERS_SAMPLED, STAGE_TELLING_PEERS
+from tracekit.units import F64, I64, NS_PER_US
 
 
 @dataclass(frozen=True)
@@ -64,19 +57,16 @@ def slow_launch(case: Case) -> SlowLaunch | None:
     The others wait for it in every step, its host needs longer between launches than its peers' hosts, and a step is
     shorter if it issues as any of its peers does, by more than the model's error.
     """
-    if case.timeline is None or len(case.steps.numbers) < NO_ACCIDENT:
-        return None
-    if case.coverage.matched != 1:
+    if case.timeline is None or len(case.steps.numbers) < NO_ACCIDENT or case.coverage.matched != 1:
         return None
     waited = waited_for(case)
-    least = max(MIN_LOST_SHARE * case.step_ns, case.residual_ns)
+    least = max(case.threshold_ns, case.residual_ns)
     for row in np.argsort(-waited.mean(axis=1), kind="stable")[:PEERS_SAMPLED].tolist():
         recurs = waited[row].min() >= MINOR * waited[row].mean() > 0
         pace = pace_beside(case, row) if recurs else None
         if pace is None or pace[0] <= KIND_RATIO * pace[1]:
             continue
-        saved = saved_as_peers(case, places_of(case), row)
-        saved = np.minimum(saved, most_saved_ns(case, np.array([row])))
+        saved = np.minimum(saved_as_peers(case, row), most_saved_ns(case, np.array([row])))
         if len(saved) >= STAGE_TELLING_PEERS and saved.min() >= least:
             price = Price(*np.quantile(saved, (0.0, 0.5, 1.0)).tolist())
             return SlowLaunch(row, price.widened(rank_doubt_ns(case, np.array([row]))), pace)
@@ -94,16 +84,11 @@ def launched_late(case: Case, answer: Answer) -> Answer:
 
     Gaps in its own time are one part of what a slow host costs; waits of the others on other streams are the rest.
     """
-    if [CAUSES[s.cause].by_shape for s in answer.suspects] != [True]:
+    by_gaps = [CAUSES[s.cause].by_shape for s in answer.suspects] == [True]
+    found = slow_launch(case) if by_gaps else None
+    if found is None or found.price.best <= answer.gain:
         return answer
-    found = slow_launch(case)
-    if (
-        found is None
-        or case.steps.ranks[found.row] != answer.suspects[0].rank
-        or found.price.best <= answer.gain
-    ):
-        return answer
-    return _blame_host(case, found)
+    return _blame_host(case, found) if case.steps.ranks[found.row] == answer.suspects[0].rank else answer
 
 
 def _blame_host(case: Case, found: SlowLaunch) -> Answer:
@@ -116,57 +101,45 @@ def _blame_host(case: Case, found: SlowLaunch) -> Answer:
     suspect = suspect_of(case, found.row, found.price, np.inf, CPU_LAUNCH, shown, every=True)
     reason = (
         f"the host of rank {rank} launches more slowly than its peers' hosts, and the other ranks wait for it: "
-        f"launching as fast as they do would save {ms(found.price.best):.1f} ms of {ms(case.step_ns):.1f} ms a step"
+        f"launching as fast as they do would save {of_step(case, found.price.best)}"
     )
     return replace(blame(case, reason, (suspect,), found.price.best), cures=_cures(case, found))
 
 
 def _cures(case: Case, found: SlowLaunch) -> tuple[Cure, ...]:
     """Return the cure of the host and then of ranks that it hides, which cost the threshold then; empty without any."""
-    rows = np.setdiff1d(significant_rows(case, CANDIDATE_SHARE), [found.row])
+    rows = np.setdiff1d(case.significant(case.suspect_ns), [found.row])
     quick = next(_as_peers(case, found.row), None)
-    behind = those_that_cost(case, rows, quick[1]) if quick is not None and len(rows) else None
+    behind = those_that_cost(case, rows, quick) if quick is not None and len(rows) else None
     answer = blame_ranks(case, behind) if behind is not None else None
     if behind is None or answer is None or answer.verdict != "slow_rank":
         return ()
-    gain = Price(behind.gain, behind.gain, behind.gain).widened(rank_doubt_ns(case, np.array(behind.rows)))
-    if gain.low < MIN_LOST_SHARE * case.step_ns:
-        return ()
-    left, cures = case.step_ns, []
-    hidden = tuple(sorted(suspect.rank for suspect in answer.suspects))
-    for cause, ranks, saved in (
-        (CPU_LAUNCH, (case.steps.ranks[found.row],), found.price),
-        (answer.suspects[0].cause, hidden, gain),
-    ):
-        left -= saved.best
-        cures.append(Cure(cause, ranks, ms(saved.best), ms(saved.low), ms(saved.high), ms(left)))
-    return tuple(cures)
+    gain = Price.exactly(behind.gain).widened(rank_doubt_ns(case, np.array(behind.rows)))
+    hidden = sorted(suspect.rank for suspect in answer.suspects)
+    named: tuple[Cause, Cause] = CPU_LAUNCH, answer.suspects[0].cause
+    made = (named[0], case.ranks_of([found.row]), found.price), (named[1], hidden, gain)
+    return cures_of(case, made) if gain.low >= case.threshold_ns else ()
 
 
-def saved_as_peers(case: Case, places: Places, row: int) -> F64:
+def saved_as_peers(case: Case, row: int) -> F64:
     """The saving of a step if the rank in `row` issues as a peer does, ns, for each of up to STAGE_TELLING_PEERS peers.
 
     Takes the first peers that run the same operations, and stops after a peer that saves less than the threshold.
     """
     saved: list[float] = []
-    for recorded, quick in _as_peers(case, row, places):
-        saved.append(recorded - quick.recorded_ns)
-        if len(saved) == STAGE_TELLING_PEERS or saved[-1] < MIN_LOST_SHARE * case.step_ns:
+    for quick in _as_peers(case, row):
+        saved.append(case.model.recorded_ns - quick.recorded_ns)
+        if len(saved) == STAGE_TELLING_PEERS or saved[-1] < case.threshold_ns:
             break
     return np.array(saved)
 
 
-def _as_peers(case: Case, row: int, places: Places | None = None) -> Iterator[tuple[float, StepModel]]:
-    """Yield for each peer the recorded step, ns, and its model in which `row` issues as the peer does."""
-    model = case.timeline
-    if model is None:
-        return
-    places = places_of(case) if places is None else places
-    stage = case.stage_of(row)
-    for mate in np.roll(stage, -int(np.flatnonzero(stage == row)[0]))[1:].tolist():
-        quick = _as_peer(case, model, places, (row, mate))
-        if quick is not None:
-            yield model.recorded_ns, quick
+def _as_peers(case: Case, row: int) -> Iterator[StepModel]:
+    """Yield for each peer with the same operations the model of the step in which `row` issues as the peer does."""
+    places, stage, model = places_of(case), case.stage_of(row), case.timeline
+    peers = np.roll(stage, -int(np.flatnonzero(stage == row)[0]))[1:].tolist()
+    made = (_as_peer(case, model, places, (row, mate)) for mate in peers if model is not None)
+    yield from (quick for quick in made if quick is not None)
 
 
 def _as_peer(case: Case, model: StepModel, places: Places, pair: tuple[int, int]) -> StepModel | None:

@@ -18,13 +18,12 @@ from tracekit.analysis.slowrank.expected.like_transfers import message_of
 from tracekit.analysis.slowrank.hypotheses.link_cure import price_of
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import link_end
-from tracekit.analysis.slowrank.wording import listed
+from tracekit.analysis.slowrank.wording import listed, of_step
 from tracekit.findings import Suspect
-from tracekit.matching.channels import Channel
 from tracekit.matching.message_order import UNKNOWN_SIZE
 from tracekit.rank_events.operation_names import ROOTED
 from tracekit.thresholds.report import RANKS_SHOWN
-from tracekit.thresholds.slowrank import KIND_RATIO, MAJORITY, MIN_LOST_SHARE, NO_ACCIDENT
+from tracekit.thresholds.slowrank import KIND_RATIO, MAJORITY, NO_ACCIDENT
 from tracekit.units import F64, I64, Mask, ms
 
 
@@ -52,10 +51,11 @@ def unsteady_link(case: Case) -> UnsteadyLink | None:
     rows = case.waits.first_row
     step = case.ops.step[rows]
     lateness: dict[tuple[int, ...], float] = defaultdict(float)
-    where = _members(case)
+    link = [tuple(sorted(channel.members)) for channel in case.ops.channels]  # of both directions
+    where = [link[c] for c in case.ops.channel[rows].tolist()]
     for number in np.flatnonzero(late > 0).tolist():
         lateness[where[number]] += float(late[number])
-    if not lateness or (gain := price_of(case, late).best) < MIN_LOST_SHARE * case.step_ns:
+    if not lateness or (gain := price_of(case, late).best) < case.threshold_ns:
         return None
     worst = max(lateness, key=lambda members: lateness[members])
     mine = np.array([members == worst for members in where])
@@ -64,9 +64,11 @@ def unsteady_link(case: Case) -> UnsteadyLink | None:
     if _warming(case, steps) or (len(steps) == 1 and len(struck) < NO_ACCIDENT):
         return None
     channel = case.ops.channels[int(case.ops.channel[rows[struck[0]]])]
-    others = _sisters(case, channel, where)
-    beside = np.where(np.isin(step, steps), late, 0.0)
-    as_late = [o for o in others if _of(beside, where, o) > MAJORITY * lateness[worst]]
+    shape, beside = case.shape_of(channel), np.where(np.isin(step, steps), late, 0.0)
+    alike = {link[c.number] for c in case.ops.channels if shape and case.shape_of(c) == shape}
+    others = sorted(alike.intersection(where) - {link[channel.number]})
+    spent = [sum(beside[i] for i, at in enumerate(where) if at == other) for other in others]
+    as_late = [ns for ns in spent if ns > MAJORITY * lateness[worst]]
     return UnsteadyLink(
         worst, case.axes_of(channel), channel.p2p, (len(struck), int((mine & compared).sum())), steps,
         lateness[worst], gain, len(others), len(as_late),
@@ -78,24 +80,6 @@ def _warming(case: Case, steps: tuple[int, ...]) -> bool:
     known = case.steps.numbers
     first = {n for n in known if n - 1 not in known}
     return len(known) == 1 or (set(steps) <= first and (len(steps) == 1 or len(first) < len(known)))
-
-
-def _members(case: Case) -> list[tuple[int, ...]]:
-    """The sorted members of each instance's group: both directions between two ranks are one link."""
-    of = [tuple(sorted(channel.members)) for channel in case.ops.channels]
-    return [of[c] for c in case.ops.channel[case.waits.first_row].tolist()]
-
-
-def _of(late: F64, where: list[tuple[int, ...]], members: tuple[int, ...]) -> float:
-    """The total of `late` in the group of `members`, ns."""
-    return float(sum(late[i] for i, at in enumerate(where) if at == members))
-
-
-def _sisters(case: Case, channel: Channel, where: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """The other compared groups with the same shape in the mesh as `channel`, sorted."""
-    shape = case.shape_of(channel)
-    same_shape = {tuple(sorted(c.members)) for c in case.ops.channels if shape and case.shape_of(c) == shape}
-    return sorted((same_shape & set(where)) - {tuple(sorted(channel.members))})
 
 
 def _late(case: Case) -> tuple[F64, Mask]:
@@ -145,11 +129,15 @@ def link_is_irregular(e: Evidence) -> Iterator[Gap]:
     axes = "_".join(found.axes) or "no axis"
     transfers = "messages between rank" if found.message else "transfers of rank"
     late, compared = found.calls
+    which = f"none of {found.others} other groups along {axes} is as late in these steps"
+    if not found.others:
+        which = f"no other group along {axes} was recorded that would show which link is slow"
+    elif found.as_late:
+        which = f"{found.as_late} of {found.others} other groups along {axes} are as late in these steps"
     what = (
         f"{transfers} {listed(found.ranks)} along {axes} are irregular: {late} of {compared} take much longer than "
         f"the same calls usually do, {ms(found.summed):.1f} ms in total in step {listed(found.steps)}, although every "
-        f"member had arrived; such calls cost {ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step, and "
-        f"{_which(found, axes)}"
+        f"member had arrived; such calls cost {of_step(case, found.gain)}, and {which}"
     )
     yield Gap(what, found.gain, _DECIDE, _candidates(case, found))
 
@@ -158,15 +146,6 @@ _DECIDE: Final = (
     "record more steps, and read the counters of dropped and resent packets of these ranks' network cards before and "
     "after them: rising counters show an intermittently slow card"
 )
-
-
-def _which(found: UnsteadyLink, axes: str) -> str:
-    """The words on whether other groups along the same axes are late in the same steps."""
-    if not found.others:
-        return f"no other group along {axes} was recorded that would show which link is slow"
-    if found.as_late:
-        return f"{found.as_late} of {found.others} other groups along {axes} are as late in these steps"
-    return f"none of {found.others} other groups along {axes} is as late in these steps"
 
 
 def _candidates(case: Case, found: UnsteadyLink) -> tuple[Suspect, ...]:

@@ -26,25 +26,20 @@ from tracekit.analysis.slowrank.answers.imbalance_answers import (
     elsewhere,
     leave_stage_open,
 )
-from tracekit.analysis.slowrank.answers.open_answers import (
-    leave_rank_open,
-    leave_unseen_open,
-)
+from tracekit.analysis.slowrank.answers.open_answers import leave_rank_open, leave_unseen_open
 from tracekit.analysis.slowrank.answers.slow_launch import launched_late
-from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence, Faults, Kind
 from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, least_ns
-from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price, significant_rows
+from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import data_explains
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import beside_stalls
-from tracekit.analysis.slowrank.price import Price, everybody_ns, share_in_words
-from tracekit.analysis.slowrank.suspects import Answer, explain_rank, in_gaps, left_open
+from tracekit.analysis.slowrank.price import everybody_ns, share_in_words
+from tracekit.analysis.slowrank.suspects import Answer, cures_of, explain_rank, in_gaps, left_open
 from tracekit.analysis.slowrank.wording import add_traces, slow_transfers
 from tracekit.causes import NETWORK, STAGE_IMBALANCE
 from tracekit.findings import Cause, Cure
 from tracekit.step_graph.delays import by_delays
-from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MIN_LOST_SHARE
 from tracekit.units import ms
 
 
@@ -59,7 +54,7 @@ def one_rank_alone(e: Evidence) -> Answer | None:
 def unseen_rank_is_dearer(e: Evidence) -> Answer | None:
     """The recorded ranks wait for a rank without a trace, and lose at least as much by it as by anything recorded."""
     dearest, unseen = max(e.prices.values()), e.unseen
-    awaited = max(dearest - e.least, CANDIDATE_SHARE * e.case.step_ns)
+    awaited = max(dearest - e.least, e.case.suspect_ns)
     bound = unseen.undecided if unseen.awaited >= awaited else 0.0
     if max(unseen.known, bound) < max(e.least, dearest):
         return None
@@ -166,7 +161,8 @@ def _long_stage(e: Evidence, stage: LongStage) -> Answer:
     case = e.case
     if stage.loaders:
         return blame_loaders(case, stage)
-    unseen = _unseen_mates(case, stage)
+    mesh, mine = case.mesh, case.mesh.stage(case.steps.ranks[stage.rows[0]])
+    unseen = [r for r in case.missing if r in mesh.coordinates and mesh.stage(r) == mine]
     if len(stage.rows) == 1 and unseen:
         why = "no other rank of the stage was read: the traces cannot separate a slow rank from a long stage"
         return leave_stage_open(case, stage, why, add_traces(unseen))
@@ -187,12 +183,6 @@ def _beside_link(e: Evidence) -> str:
         f"; {slow_transfers(link.ranks, link.ratio)}, which may cost up to {ms(link.price.high):.1f} ms beside that"
         + (f", but {link.layout}" if link.layout else "")
     )
-
-
-def _unseen_mates(case: Case, stage: LongStage) -> list[int]:
-    """The ranks of a stage that left no trace."""
-    mesh, mine = case.mesh, case.mesh.stage(case.steps.ranks[stage.rows[0]])
-    return [r for r in case.missing if r in mesh.coordinates and mesh.stage(r) == mine]
 
 
 def _slow_ranks(e: Evidence, found: Hypothesis) -> Answer:
@@ -249,7 +239,9 @@ def cures_in_order(e: Evidence, answer: Answer) -> tuple[Cure, ...]:
             break
         done.append(kind)
         made.append((kind, prices[kind]))
-    return _listed(e, faults, made) if len(made) > 1 else ()
+    if len(made) < 2:
+        return ()
+    return cures_of(e.case, [(*_named(e, faults, kind), saved) for kind, saved in made])
 
 
 def _kind_of(answer: Answer) -> Kind | None:
@@ -266,10 +258,10 @@ def _faults(e: Evidence, answer: Answer, first: Kind) -> Faults:
     case, stage = e.case, e.stage
     costly = stage if stage is not None and not stage.idle and not stage.loaders else None
     link = e.any_link if e.any_link is not None and not e.any_link.doubted else None
-    rows = significant_rows(case, MIN_LOST_SHARE)
+    rows = case.significant(case.threshold_ns)
     if first == Kind.RANKS:
         named = [case.steps.row(s.rank) for s in answer.suspects if s.cause != NETWORK]
-        rows = np.intersect1d(named, significant_rows(case, 0.0))
+        rows = np.intersect1d(named, case.significant(0.0))
     elif e.accident:
         rows = rows[:0]
     elif first == Kind.LINK:
@@ -277,16 +269,6 @@ def _faults(e: Evidence, answer: Answer, first: Kind) -> Faults:
         proven = found is not None and _slow_ranks(e, found).verdict == "slow_rank"
         rows = np.array(found.rows if found is not None and proven else (), np.int64)
     return Faults(case, tuple(rows.tolist()), link, costly)
-
-
-def _listed(e: Evidence, faults: Faults, made: list[tuple[Kind, Price]]) -> tuple[Cure, ...]:
-    """The cures of kinds with their prices, and the step after each."""
-    left, cures = e.case.step_ns, []
-    for kind, saved in made:
-        left -= saved.best
-        cause, ranks = _named(e, faults, kind)
-        cures.append(Cure(cause, ranks, ms(saved.best), ms(saved.low), ms(saved.high), ms(left)))
-    return tuple(cures)
 
 
 def _named(e: Evidence, faults: Faults, kind: Kind) -> tuple[Cause, tuple[int, ...]]:

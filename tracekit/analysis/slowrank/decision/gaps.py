@@ -39,10 +39,9 @@ from tracekit.analysis.slowrank.gaps.lone_transfers import (
     prove_no_health,
     remedy,
 )
-from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, link_end
-from tracekit.analysis.slowrank.wording import fewest_traces, listed, ranks_in_words
+from tracekit.analysis.slowrank.wording import fewest_traces, listed, of_step, ranks_in_words
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE, RANKS_LISTED
 from tracekit.units import ms
 
@@ -65,16 +64,15 @@ def replay_contradicts(e: Evidence) -> Iterator[Gap]:
         idle = case.table.idle.mean(axis=1)
         rank, longest = case.steps.ranks[int(np.argmax(idle))], ms(float(idle.max()))
         what = (
-            f"{ms(case.residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms a step are gaps between operations that no "
+            f"{of_step(case, case.residual_ns)} are gaps between operations that no "
             f"operation of the table explains; rank {rank} is idle longest, {longest:.1f} ms a step"
         )
         to_decide = f"check what the host of rank {rank} does between operations: the table does not show it"
         yield Gap(what, missed, to_decide)
         return
     what = (
-        f"a replay of the recorded steps misses what the ranks waited by {ms(missed):.1f} ms of "
-        f"{ms(case.step_ns):.1f} ms a step: steps or operations of different ranks were matched that do not belong "
-        "together"
+        f"a replay of the recorded steps misses what the ranks waited by {of_step(case, missed)}: steps or operations "
+        "of different ranks were matched that do not belong together"
     )
     marks = _SAME_STEPS if case.steps.labelled else f"{_MARKS}, and {_SAME_STEPS}"
     if not any(rank.on_gpu for rank in case.ops.per_rank.values()):
@@ -117,9 +115,8 @@ def waits_are_lopsided(e: Evidence) -> Iterator[Gap]:
     if found is None:
         return
     what = (
-        f"rank {case.steps.ranks[found.row]} waits {ms(found.over):.1f} ms of {ms(case.step_ns):.1f} ms a step longer "
-        f"than its peers in {found.kind} operations, and some of these operations were not matched: a slow link or a "
-        "late rank would look like this"
+        f"rank {case.steps.ranks[found.row]} waits {of_step(case, found.over)} longer than its peers in {found.kind} "
+        "operations, and some of these operations were not matched: a slow link or a late rank would look like this"
     )
     candidate = link_end(case, found.row, Price.up_to(found.over))
     yield Gap(what, found.over, what_would_decide(case), (candidate,))
@@ -142,7 +139,7 @@ def communication_is_unmatched(e: Evidence) -> Iterator[Gap]:
     if matched is None or matched == 1:
         return
     hidden = case.model.recorded_ns - case.free_model.recorded_ns  # waits as short as their transfers
-    decides = unread(case) and not len(significant_rows(case, MIN_LOST_SHARE))
+    decides = unread(case) and not len(case.significant(case.threshold_ns))
     if decides:
         hidden = float(np.where(case.analysed, case.ops.exposed, 0).sum()) / case.steps.wall.size
     what = f"{1 - matched:.2%} of the exposed communication is not matched on all members: waits or transfers"

@@ -15,14 +15,13 @@ import numpy as np
 from tracekit.analysis.slowrank.answers.open_answers import leave_rank_open
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import undecided, what_would_decide, why_open
-from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import Answer, left_open, suspect_of
-from tracekit.analysis.slowrank.wording import ranks_in_words
-from tracekit.findings import Suspect
+from tracekit.analysis.slowrank.suspects import Answer, left_open, up_to
+from tracekit.analysis.slowrank.wording import of_step, ranks_in_words
 from tracekit.inference.groups.other_recordings import is_placed
 from tracekit.inference.mesh.mesh_choice import KIND
-from tracekit.thresholds.slowrank import CLEAR_SHARE, MAJORITY, MIN_LOST_SHARE, RANKS_LISTED
-from tracekit.units import ms
+from tracekit.steps.medians import median_of_others
+from tracekit.thresholds.slowrank import CLEAR_SHARE, MAJORITY
+from tracekit.units import F64, ms
 
 _FORMAT = "flight_recorder"
 
@@ -31,17 +30,18 @@ def dumps_time_communication(case: Case, answer: Answer) -> Answer:
     """The answer that dumps support: no cause, and open where they are too coarse; `answer` itself without dumps."""
     if all(r.format != _FORMAT for r in case.run.ranks):
         return answer
-    placed = is_placed(case.run)
     if answer.verdict == "healthy":
         if float(np.nanmax(np.nan_to_num(case.found.mean, nan=0.0))) < CLEAR_SHARE * case.step_ns:
             return answer
         more = "profiler traces of the same job would show more"
         return left_open(f"dumps show waiting, but {answer.reason}; {more}")
-    if answer.verdict == "slow_rank" and (not placed or _waits_least(case, answer.suspects[0].rank)):
+    placed, (mine, others) = is_placed(case.run), _waits(case)
+    few = mine <= MAJORITY * others
+    kept = [s for s in answer.suspects if not placed or few[case.steps.row(s.rank)]]
+    if answer.verdict == "slow_rank" and kept[:1] == list(answer.suspects[:1]):
         own = tuple(
             replace(s, cause="unknown", evidence=tuple(e for e in s.evidence if e.quantity == "own"))
-            for s in answer.suspects
-            if not placed or _waits_least(case, s.rank)
+            for s in kept
         )
         return replace(answer, cause="unknown", suspects=own)
     if not placed:
@@ -50,48 +50,24 @@ def dumps_time_communication(case: Case, answer: Answer) -> Answer:
         "the times of calls are known only to within the watchdog's poll, which is too coarse to prove that "
         f"{answer.reason}"
     )
-    return left_open(reason, _TRACES, _waiting_least(case))
+    # durations are exact where the times of calls are not, and the last to come waits for none
+    spared = np.nan_to_num(np.maximum(others - mine, 0.0)) / len(case.steps.numbers)
+    costly = {row: ns for row, ns in enumerate(spared.tolist()) if ns >= case.threshold_ns}
+    return left_open(reason, _TRACES, up_to(case, costly))
 
 
 _TRACES: Final = "record profiler traces of three whole steps: they time calls to the microsecond"
 
 
-def _waiting_least(case: Case) -> tuple[Suspect, ...]:
-    """The ranks that wait less than their peers by the threshold, with what that may cost.
-
-    Durations are exact where the times of calls are not, and the last to come waits for none.
-    """
-    spared = {row: _spared_ns(case, row) for row in range(len(case.steps.ranks))}
-    costly = [row for row, most in spared.items() if most >= MIN_LOST_SHARE * case.step_ns]
-    return tuple(
-        suspect_of(case, row, Price.up_to(spared[row]), 0.0, "unknown", ())
-        for row in sorted(costly, key=lambda row: (-spared[row], row))[:RANKS_LISTED]
-    )
-
-
-def _waits_least(case: Case, rank: int) -> bool:
-    """Whether the rank waited for a small share of the time that its peers waited."""
-    mine, others = _waits(case, case.steps.row(rank))
-    return others is not None and mine <= MAJORITY * others
-
-
-def _spared_ns(case: Case, row: int) -> float:
-    """The time that the rank in `row` waits less than its peers, ns a step."""
-    mine, others = _waits(case, row)
-    return max((others or 0.0) - mine, 0.0) / len(case.steps.numbers)
-
-
-def _waits(case: Case, row: int) -> tuple[float, float | None]:
-    """The waits of the rank in `row` and the median of its peers', ns; None without peers.
+def _waits(case: Case) -> tuple[F64, F64]:
+    """(what each rank waited, the median of its peers, NaN without any), by row of Steps, ns.
 
     A receive counts with its whole duration: which part is waiting, only clocks show.
     """
     lasted = np.where(case.ops.op == "recv", case.ops.end - case.ops.start, 0)
     wait = np.where(case.in_message, lasted, case.waits.wait)
-    spent = [float(wait[case.ops.of(case.steps.ranks[i])].sum()) for i in case.stage_of(row).tolist()]
-    at = case.stage_of(row).tolist().index(row)
-    others = spent[:at] + spent[at + 1 :]
-    return spent[at], float(np.median(others)) if others else None
+    spent = np.array([float(wait[case.ops.of(rank)].sum()) for rank in case.steps.ranks])
+    return spent, median_of_others(spent[:, None], case.stages)[:, 0]
 
 
 def mesh_is_unknown(case: Case, answer: Answer) -> Answer:
@@ -104,19 +80,13 @@ def mesh_is_unknown(case: Case, answer: Answer) -> Answer:
     answer = leave_rank_open(case, open_) if open_ is not None else answer
     found = answer.suspects or answer.candidates
     detail = answer.reason if found else "no rank differs clearly from all others"
-    return left_open(
-        f"{reason}, and ranks of different stages do different work; {detail}",
-        remedy,
-        tuple(_candidate(s) for s in found),
+    high = [max(s.lost_ms_high or 0.0, s.lost_ms_per_step) for s in found]
+    candidates = (
+        replace(s, lost_ms_low=0.0, lost_ms_high=most, confidence=0.0, coords={})
+        for s, most in zip(found, high, strict=True)
     )
-
-
-def _candidate(suspect: Suspect) -> Suspect:
-    """The suspect with an interval from zero to its highest price, without confidence and without coordinates."""
-    most = suspect.lost_ms_high if suspect.lost_ms_high is not None else suspect.lost_ms_per_step
-    return replace(
-        suspect, lost_ms_low=0.0, lost_ms_high=max(most, suspect.lost_ms_per_step), confidence=0.0, coords={}
-    )
+    reason = f"{reason}, and ranks of different stages do different work; {detail}"
+    return left_open(reason, remedy, tuple(candidates))
 
 
 def shares_no_communication(case: Case, answer: Answer) -> Answer:
@@ -126,22 +96,18 @@ def shares_no_communication(case: Case, answer: Answer) -> Answer:
     their steps together. Where the members of all their communication are unknown, nothing shows that others wait.
     """
     named = {s.rank for s in answer.suspects}
-    if answer.verdict != "slow_rank" or case.table is not None or _joined_with_others(case, named):
+    beside = np.array([*(not named.issuperset(c.members) for c in case.ops.channels), False])
+    joined = any(beside[case.ops.channel[case.ops.of(rank)]].any() for rank in named)
+    if answer.verdict != "slow_rank" or case.table is not None or joined:
         return answer
     unknown = any((case.ops.channel[case.ops.of(rank)] < 0).any() for rank in named)
     why = "no communication joins them with another rank: none waits for them"
     remedy = "compare what they were given to compute, or give slowrank the traces of one replica alone"
     reason = (
-        f"{ranks_in_words(sorted(named))} worked longer than the peers by {ms(answer.gain):.1f} ms of "
-        f"{ms(case.step_ns):.1f} ms a step, but {why_open(case) if unknown else why}"
+        f"{ranks_in_words(sorted(named))} worked longer than the peers by {of_step(case, answer.gain)}, but "
+        f"{why_open(case) if unknown else why}"
     )
     return left_open(reason, what_would_decide(case) if unknown else remedy, answer.suspects)
-
-
-def _joined_with_others(case: Case, named: set[int]) -> bool:
-    """Whether a rank of `named` communicates with another one, as far as members of communication are known."""
-    beside = np.array([*(not named.issuperset(c.members) for c in case.ops.channels), False])
-    return any(beside[case.ops.channel[case.ops.of(rank)]].any() for rank in named)
 
 
 def part_of_a_step(case: Case, answer: Answer) -> Answer:
@@ -158,7 +124,7 @@ def price_may_be_smaller(case: Case, answer: Answer) -> Answer:
     Ranks that are slow together cost little one by one: the price of all is as uncertain as that of the first.
     """
     known = [s for s in answer.suspects if s.lost_ms_low is not None and s.lost_ms_high is not None]
-    least = ms(MIN_LOST_SHARE * case.step_ns)
+    least = ms(case.threshold_ns)
     lows = [s.lost_ms_low or 0.0 for s in known]
     doubt = max((s.lost_ms_per_step - low for s, low in zip(known, lows, strict=True)), default=0.0)
     low = max(*lows, ms(answer.gain) - doubt, ms(answer.least or 0.0)) if lows else least

@@ -36,21 +36,15 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     most_ns,
     varies,
 )
-from tracekit.analysis.slowrank.hypotheses.candidates import significant_rows
 from tracekit.analysis.slowrank.hypotheses.long_stage import faint_stage
 from tracekit.analysis.slowrank.hypotheses.suspect_work import only_attention
 from tracekit.analysis.slowrank.price import NOT_EXACT, Price, may_cost_ns
 from tracekit.analysis.slowrank.suspects import Answer, harmless, imbalance, left_open
-from tracekit.analysis.slowrank.wording import listed
+from tracekit.analysis.slowrank.wording import listed, of_step
 from tracekit.causes import CPU_LAUNCH, HOST_STALL
 from tracekit.step_graph.statistics import MAD_TO_SIGMA
 from tracekit.steps.medians import of_rows
-from tracekit.thresholds.slowrank import (
-    CLEARLY_MORE,
-    MIN_LOST_SHARE,
-    STAGE_TELLING_PEERS,
-    Z_LIMIT,
-)
+from tracekit.thresholds.slowrank import CLEARLY_MORE, MIN_LOST_SHARE, STAGE_TELLING_PEERS, Z_LIMIT
 from tracekit.units import I64, ms
 
 
@@ -144,8 +138,8 @@ def stage_stands_still(e: Evidence) -> Answer | None:
         return None
     case, stage = e.case, e.stage
     still = (
-        f"the devices of {stages_in_words(case, stage)} are idle {ms(stage.over):.1f} ms of "
-        f"{ms(case.step_ns):.1f} ms a step longer than other devices, waiting for launches from their hosts"
+        f"the devices of {stages_in_words(case, stage)} are idle {of_step(case, stage.over)} longer than other "
+        "devices, waiting for launches from their hosts"
     )
     if stage.by_design:
         reason = (
@@ -156,7 +150,7 @@ def stage_stands_still(e: Evidence) -> Answer | None:
         # the price of the stage scales all its work; without the pause, in its place, a step may save all of the pause
         price = Price.between(stage.price.low, stage.price.best, max(stage.price.high, stage.over))
         few = replace(stage, rows=stage.paused, price=price)
-        named = listed([case.steps.ranks[row] for row in stage.paused])
+        named = listed(case.ranks_of(stage.paused))
         decide = "record its peers in the other replicas, and check what else that process does"
         reason = f"{still}, because the process of rank {named} pauses"
         return left_open(reason, decide, of_stage(case, few, HOST_STALL))
@@ -190,7 +184,7 @@ def faint_node(case: Case) -> Undecided | None:
     if rows is None:
         return None
     price = may_cost_ns(most_ns(case, rows), float(case.found.mean[rows].sum()))
-    if price < MIN_LOST_SHARE * case.step_ns:
+    if price < case.threshold_ns:
         return None
     why = "they are all on one node, and each works longer by too little to be reported"
     decide = "record more steps, and look at what else runs on that node, its clocks and temperatures"
@@ -218,7 +212,7 @@ def longest_node(case: Case) -> I64 | None:
 
 def nearly_costly(case: Case) -> Undecided | None:
     """The ranks with a significant excess and a price below the threshold by less than its uncertainty, or None."""
-    rows = significant_rows(case, MIN_LOST_SHARE)
+    rows = case.significant(case.threshold_ns)
     if not len(rows):
         return None
     price = most_ns(case, rows)  # together: ranks that are late at once cost nothing alone
@@ -228,7 +222,7 @@ def nearly_costly(case: Case) -> Undecided | None:
         (usually_slow_ns(case), _TOO_SMALL, NAME_GROUPS),
     )
     more, why, decide = max(doubts, key=lambda d: d[0])
-    if _may_cost_ns(price, more, float(case.found.mean[rows].sum())) < MIN_LOST_SHARE * case.step_ns:
+    if _may_cost_ns(price, more, float(case.found.mean[rows].sum())) < case.threshold_ns:
         return None
     found = bounds_of(case, rows, why, decide)
     high = [_may_cost_ns(price, more, float(case.found.mean[r])) for r in found.rows]

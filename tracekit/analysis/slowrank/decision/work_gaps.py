@@ -13,30 +13,17 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence, Gap
 from tracekit.analysis.slowrank.expected.equal_work import QuickRanks
 from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps, what_would_decide, why_open
-from tracekit.analysis.slowrank.hypotheses.candidates import (
-    bounded,
-    significant_rows,
-    typical_without,
-    usual_of,
-)
+from tracekit.analysis.slowrank.hypotheses.candidates import bounded, typical_without, usual_of
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import dispersion, unexplained_ns
 from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_bounds
 from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_ranks, varies_ns
-from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import suspect_of
-from tracekit.analysis.slowrank.wording import ranks_in_words
+from tracekit.analysis.slowrank.suspects import up_to
+from tracekit.analysis.slowrank.wording import of_step, ranks_in_words
 from tracekit.step_graph.delays import exponential_odds
 from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
 from tracekit.step_graph.statistics import spread
 from tracekit.steps.medians import median_by_column
-from tracekit.thresholds.slowrank import (
-    CANDIDATE_SHARE,
-    CLEAR_SHARE,
-    MINOR,
-    RANKS_LISTED,
-    UNEVEN_RATIO,
-    Z_LIMIT,
-)
+from tracekit.thresholds.slowrank import CLEAR_SHARE, MINOR, UNEVEN_RATIO, Z_LIMIT
 from tracekit.timing.measured import Rows
 from tracekit.units import I64, ms
 
@@ -63,7 +50,7 @@ def work_varies(e: Evidence) -> Iterator[Gap]:
     if not lost and (lost := _beyond_noise_ns(e)):
         why = "which is more than noise usually costs: parts of steps are longer"
     what = (
-        f"typical work on all ranks would save {ms(lost):.1f} ms of {ms(case.step_ns):.1f} ms a step, {why}, on a "
+        f"typical work on all ranks would save {of_step(case, lost)}, {why}, on a "
         "different rank each time, and the recording does not show the cause"
     )
     decide = (
@@ -79,7 +66,7 @@ def data_may_cost(e: Evidence) -> Iterator[Gap]:
     case, dealt = e.case, dealt_bounds(e.case)
     what = (
         "work is distributed unevenly, because kernels vary together on all ranks that work on the same data; the cost "
-        f"is between {ms(dealt.low):.1f} and {ms(dealt.high):.1f} ms of {ms(case.step_ns):.1f} ms a step and is not "
+        f"is between {ms(dealt.low):.1f} and {of_step(case, dealt.high)} and is not "
         f"known more exactly: {why_open(case)}"
     )
     if dealt.high > 0 and case.coverage.matched != 1:
@@ -97,15 +84,11 @@ def lone_ranks_vary(e: Evidence) -> Iterator[Gap]:
         return
     alone = {int(row): varies_ns(case, np.array([row])) for row in rows}
     what = (
-        f"{ranks_in_words([case.steps.ranks[row] for row in rows])} do work that no other rank does, and would save "
-        f"{ms(lost):.1f} ms of {ms(case.step_ns):.1f} ms a step if every step were as quick as their quickest: uneven "
+        f"{ranks_in_words(case.ranks_of(rows))} do work that no other rank does, and would save "
+        f"{of_step(case, lost)} if every step were as quick as their quickest: uneven "
         "data and a device that is slow at times would look the same"
     )
-    candidates = tuple(
-        suspect_of(case, row, Price.up_to(alone[row]), 0.0, "unknown", ())
-        for row in sorted(alone, key=lambda row: (-alone[row], row))[:RANKS_LISTED]
-    )
-    yield Gap(what, lost, _REPEAT, candidates)
+    yield Gap(what, lost, _REPEAT, up_to(case, alone))
 
 
 _REPEAT: Final = (
@@ -120,13 +103,12 @@ def few_ranks_are_quick(e: Evidence) -> Iterator[Gap]:
     for one in quick:
         unknown = [other for other in quick if other.work == one.work == "unknown"]
         saved = _like_quick_ns(case, unknown or [one])
-        ranks = ranks_in_words([case.steps.ranks[row] for row in one.rows])
+        ranks = ranks_in_words(case.ranks_of(one.rows))
         shorter = ms(float(np.nanmean(case.steps.own[one.others]) - np.nanmean(case.steps.own[one.rows])))
         what = f"{ranks} work {shorter:.1f} ms a step shorter than the {len(one.others)} others of the stage"
         what += ": less to do, or all the others are slow" if unknown else ", with fewer or smaller kernels"
-        rows = one.others[:RANKS_LISTED].tolist() if unknown else ()
-        slow = tuple(suspect_of(case, row, Price.up_to(saved), 0.0, "unknown", ()) for row in rows)
-        yield Gap(what, saved, _SIZES, slow, decides=bool(unknown))
+        slow = dict.fromkeys(one.others.tolist() if unknown else (), saved)
+        yield Gap(what, saved, _SIZES, up_to(case, slow), decides=bool(unknown))
 
 
 def _like_quick_ns(case: Case, quick: Sequence[QuickRanks]) -> float:
@@ -134,7 +116,7 @@ def _like_quick_ns(case: Case, quick: Sequence[QuickRanks]) -> float:
 
     Ranks that are slow beside their peers are cured as well, because all of them may be late together.
     """
-    own, rows = case.steps.own - case.met.explained, significant_rows(case, CANDIDATE_SHARE)
+    own, rows = case.steps.own - case.met.explained, case.significant(case.suspect_ns)
     target = typical_without(case, rows)
     peers: dict[int, I64] = {}
     for one in quick:

@@ -14,12 +14,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.matching.match import Operations
 from tracekit.steps.medians import median_by_column, of_rows, sampled, weighted_median
-from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
-from tracekit.steps.steps import Steps
-from tracekit.store import Run
-from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MOST_STRETCHED, PEERS_SAMPLED, THOSE_WHO_WAIT
+from tracekit.steps.step_kernels import StepKernels
+from tracekit.thresholds.slowrank import MOST_STRETCHED, PEERS_SAMPLED, THOSE_WHO_WAIT
 from tracekit.thresholds.tables import LIKE_SHARE
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64
@@ -31,15 +28,15 @@ def spun_longer(run: Measured) -> F64:
     NaN for ranks of a stage in which all wait equally while they compute, and for ranks without a GPU.
     """
     found = np.full(run.steps.own.shape, np.nan)
-    hidden = _hidden_waits(run)
+    waits, matched = run.waits, np.flatnonzero(run.analysed & (run.ops.instance >= 0))
+    beside = run.by_step(matched, (waits.wait - waits.exposed_wait)[matched].astype(np.float64))
+    hidden = np.where(np.isfinite(run.steps.own), beside, np.nan)  # waits while it computes
     for stage in run.stages:
         rows = np.array([r for r in stage.tolist() if np.isfinite(hidden[r]).any()], np.int64)
-        if len(rows) < 2 or not all(run.ops.per_rank[run.steps.ranks[r]].on_gpu for r in rows.tolist()):
+        if len(rows) < 2 or not all(run.on_gpu(r) for r in rows.tolist()):
             continue
         waited = np.nanmean(hidden[rows], axis=1)
-        spared = (
-            MOST_STRETCHED * (np.percentile(waited, THOSE_WHO_WAIT) - waited) > CANDIDATE_SHARE * run.step_ns
-        )
+        spared = MOST_STRETCHED * (np.percentile(waited, THOSE_WHO_WAIT) - waited) > run.suspect_ns
         if spared.any():
             found[rows] = _of_stage(run, rows[spared], rows[~spared], hidden)
     return found
@@ -57,20 +54,6 @@ def relieved(spun: F64, own: F64, stages: list[I64], rows: I64) -> F64:
     return less
 
 
-def _hidden_waits(run: Measured) -> F64:
-    """The time that communication of each rank waits for others while it computes, ranks × steps, ns; NaN unknown."""
-    ops, steps = run.ops, run.steps
-    spent = (run.waits.wait - run.waits.exposed_wait).astype(np.float64)
-    result = np.where(np.isfinite(steps.own), 0.0, np.nan)
-    numbers = np.array(steps.numbers)
-    for row, rank in enumerate(steps.ranks):
-        where = ops.of(rank)
-        mine = np.flatnonzero(run.analysed[where] & (ops.instance[where] >= 0)) + where.start
-        at = np.searchsorted(numbers, ops.step[mine]) if steps.labelled else np.zeros(len(mine), np.int64)
-        result[row] += np.bincount(at, spent[mine], len(numbers))
-    return result
-
-
 def _of_stage(run: Measured, spared: I64, waiting: I64, hidden: F64) -> F64:
     """`spun_longer` of the ranks of one stage, in order of rows; a few are read, the others are interpolated by waits.
 
@@ -82,7 +65,7 @@ def _of_stage(run: Measured, spared: I64, waiting: I64, hidden: F64) -> F64:
         for some in (spared, waiting)
     ]
     read = np.unique(np.concatenate([longest[:PEERS_SAMPLED], *spread]))
-    longer = stretched(run.run, run.ops, run.steps, read.tolist())
+    longer = stretched(run, read.tolist())
     every = np.sort(np.concatenate([spared, waiting]))
     result = np.full((len(every), longer.shape[1]), np.nan)
     result[np.searchsorted(every, read)] = longer
@@ -105,9 +88,7 @@ def stage_contention(run: Measured, stages: list[I64]) -> F64:
     stages: rows of Steps of each. Reads the ranks with own times nearest to the stage's lower median. 0 where no kernel
     at the same place runs without communication.
     """
-    read = [
-        [kernels_in_steps(run.run, run.ops, run.steps, row) for row in _middle(run, rows)] for rows in stages
-    ]
+    read = [[run.kernels(row) for row in _middle(run, rows)] for rows in stages]
     free = [_free(kernels) for kernels in read]
     found = np.zeros((len(stages), len(run.steps.numbers)))
     for stage, kernels in enumerate(read):
@@ -185,17 +166,17 @@ def _stretched(kernels: StepKernels, alone: Mapping[_Place, float], steps: int) 
 # of their time.
 
 
-def stretched(run: Run, ops: Operations, steps: Steps, rows: Sequence[int]) -> F64:
+def stretched(run: Measured, rows: Sequence[int]) -> F64:
     """Return the own time that kernels of `rows` (of Steps) take longer beside communication, rows × steps, ns.
 
     `rows` do the same work. 0 if kernels at the same place share the device equally on all of them, so that their
     slowdown is unknown.
     """
-    read = [kernels_in_steps(run, ops, steps, row) for row in rows]
+    read = [run.kernels(row) for row in rows]
     places = _places_of(read)
     speed = np.array([_speed(places, i) for i in range(len(read))])
     share = {name: _share(table, speed) for name, table in places.items()}
-    result = np.zeros((len(rows), len(steps.numbers)))
+    result = np.zeros((len(rows), len(run.steps.numbers)))
     for i, kernels in enumerate(read):
         part = np.array([share.get(n, 0.0) for n in kernels.name.tolist()])
         np.add.at(result[i], kernels.column, kernels.shared * part * kernels.counts)

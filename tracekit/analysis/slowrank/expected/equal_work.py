@@ -5,16 +5,15 @@ kernels of the same names, as often, on equally large grids, or products of as m
 longer is slow, fewer or smaller kernels are less work, and where a recording shows neither, both readings are open.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from tracekit.analysis.slowrank.expected.nodes import whole_part
 from tracekit.step_graph.delays import lower_level
 from tracekit.step_graph.statistics import NO_ROWS
-from tracekit.steps.features import NO_WORK, Work, read_features
+from tracekit.steps.features import NO_WORK, Work
 from tracekit.steps.host_need import products_in_steps
 from tracekit.steps.medians import median_by_column, sampled
 from tracekit.thresholds.slowrank import LITTLE_SHARE, MAJORITY, MINOR
@@ -47,10 +46,11 @@ class Peers:
     quick: tuple[QuickRanks, ...]
 
 
-def peers_of_work(run: Measured, *, of_table: bool) -> Peers:
+def peers_of_work(run: Measured, one_part: Callable[[list[int]], str], *, of_table: bool) -> Peers:
     """Return the ranks that do equal work; a table shows no kernels, so that it shows no work of quick ranks either.
 
-    Where the others are all ranks of one host, that host is slow unless their work is known to be more.
+    Where the others are all ranks of `one_part` of the network, such as a host, that part is slow unless their work is
+    known to be more.
     Raises InputError where the events of a rank cannot be read.
     """
     groups, usual, quick = [], [NO_ROWS], []
@@ -59,7 +59,7 @@ def peers_of_work(run: Measured, *, of_table: bool) -> Peers:
         apart = False
         if 0 < len(low) <= len(high):
             work: Amount = "unknown" if of_table else _work_of(run, low, high)
-            if work != "unknown" or not whole_part(run, [run.steps.ranks[row] for row in high.tolist()]):
+            if work != "unknown" or not one_part(run.ranks_of(high)):
                 quick.append(QuickRanks(low, high, work))
                 apart = work != "equal"
         groups += [low, np.setdiff1d(stage, low)] if apart else [stage]
@@ -110,24 +110,17 @@ def _work_of(run: Measured, rows: I64, others: I64) -> Amount:
 
 def _level(run: Measured, rows: I64) -> _Level | None:
     """What the ranks in `rows` run; None where no rank has a whole step."""
-    ranks = [run.steps.ranks[row] for row in sampled(rows).tolist()]
-    read = [f for rank in ranks if (f := read_features(run.run, run.ops, run.steps, rank)) is not None]
+    read = [f for row in sampled(rows).tolist() if (f := run.features(row)) is not None]
     if not read:
         return None
     flops = [products_in_steps(run.run, run.ops, run.steps, f.rank) for f in read]
     known = [f for f in flops if f is not None]
-    work = {
-        name: _typical([f.work.get(name, NO_WORK) for f in read])
-        for name in {n for f in read for n in f.work}
-    }
+    work = {}
+    for name in {n for f in read for n in f.work}:  # the grid is known only where all of them show it
+        of_each = [(w.count, w.each, w.blocks) for w in (f.work.get(name, NO_WORK) for f in read)]
+        work[name] = Work(*np.median(of_each, axis=0).tolist())
     own, busy = (float(np.median([getattr(f, part) for f in read])) for part in ("own", "busy"))
     return _Level(own, busy, float(np.median(known)) if len(known) == len(flops) else None, work)
-
-
-def _typical(work: Sequence[Work]) -> Work:
-    """The medians of what several ranks run of one name; the grid only where all of them show it."""
-    count, each, blocks = np.median([(w.count, w.each, w.blocks) for w in work], axis=0).tolist()
-    return Work(count, each, blocks)
 
 
 def _less_ns(quick: _Level, usual: _Level) -> float:

@@ -15,9 +15,8 @@ from tracekit.causes import BY_SPANS
 from tracekit.findings import Cause
 from tracekit.step_graph.delays import levels
 from tracekit.step_graph.statistics import Excess, errors_of_chance, excess, usual_of_others
-from tracekit.steps.features import Features, read_features
 from tracekit.steps.medians import sampled
-from tracekit.steps.step_kernels import LongerKernels, kernels_in_steps, longer_kernels
+from tracekit.steps.step_kernels import LongerKernels, longer_kernels
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
     CHANCE,
@@ -85,9 +84,8 @@ def recurs(value: F64, step_ns: float) -> Mask:
 def without_longest(value: F64) -> F64:
     """The mean of each row of `value` without its largest entry, ns; 0 where it has no other entry. NaN is left out."""
     known = np.isfinite(value)
-    rest = np.where(known, value, 0.0).sum(axis=1) - np.where(known, value, -np.inf).max(
-        axis=1, initial=-np.inf
-    )
+    longest = np.where(known, value, -np.inf).max(axis=1, initial=-np.inf)
+    rest = np.where(known, value, 0.0).sum(axis=1) - longest
     count = known.sum(axis=1) - 1
     return np.asarray(np.where(count > 0, rest / np.maximum(count, 1), 0.0), np.float64)
 
@@ -137,23 +135,22 @@ def throttled(run: Measured, found: Excess, recurring: Mask) -> frozenset[int]:
     Reads at most RANKS_SAMPLED rows, by the largest excess.
     """
     others = np.isfinite(found.value).sum(axis=1) - 1
-    enough = np.nan_to_num(found.mean, nan=0.0) > CANDIDATE_SHARE * run.step_ns
-    once = enough & (np.nan_to_num(found.z, nan=0.0) > found.limit) & ~recurring
+    once = found.significant(run.suspect_ns) & ~recurring
     rows = np.flatnonzero(once & (others < NO_ACCIDENT))
     return _throughout(run, found, rows)
 
 
 def slow_throughout(run: Measured, found: Excess, row: int) -> bool:
     """Whether the device of the rank in `row` was slow throughout its longest step, whatever the other steps show."""
-    long = np.flatnonzero(np.nan_to_num(found.mean, nan=0.0) > CANDIDATE_SHARE * run.step_ns)
+    long = np.flatnonzero(np.nan_to_num(found.mean, nan=0.0) > run.suspect_ns)
     return row in _throughout(run, found, long)
 
 
 def _throughout(run: Measured, found: Excess, rows: I64) -> frozenset[int]:
     """The rows among `rows` with devices that were slow throughout their longest step."""
     worst = rows[np.argsort(-found.mean[rows], kind="stable")][:RANKS_SAMPLED].tolist()
-    slow = [row for row in worst if run.ops.per_rank[run.steps.ranks[row]].on_gpu]
-    kernels = cache(lambda row: kernels_in_steps(run.run, run.ops, run.steps, row))
+    slow = [row for row in worst if run.on_gpu(row)]
+    kernels = cache(run.kernels)
     columns = {row: int(np.nanargmax(found.value[row])) for row in slow}
     return frozenset(
         row
@@ -215,17 +212,13 @@ def filled_by_spans(
 
     Only what exceeds the spans of the `calm` rows counts.
     """
-    mine, others = ([_features(run, row) for row in asked] for asked in (rows, sampled(list(calm))))
+    mine, others = ([run.features(row) for row in asked] for asked in (rows, sampled(list(calm))))
     for cause, part in BY_SPANS:
         usual = float(np.median([getattr(f, part) for f in others if f is not None] or [0.0]))
         spent = [0.0 if f is None else (getattr(f, part) - usual) * f.steps for f in mine]
         if np.minimum(spent, stalled.sum(axis=1)).sum() >= share * stalled.sum():
             return cause
     return None
-
-
-def _features(run: Measured, row: int) -> Features | None:
-    return read_features(run.run, run.ops, run.steps, run.steps.ranks[row])
 
 
 def outliers(own: F64, groups: Rows, step_ns: float) -> F64:
@@ -256,10 +249,8 @@ def scattered(over: F64) -> bool:
     struck, ranks = over > 0, len(over)
     by_rank, count = struck.sum(axis=1), int(struck.sum())
     longest = np.bincount(over.argmax(axis=0)[struck.any(axis=0)], minlength=ranks)
-    most = min(
-        ranks * float(bdtrc(int(counts.max()) - 1, int(counts.sum()), 1.0 / ranks))
-        for counts in (by_rank, longest)
-    )
+    tails = (bdtrc(int(n.max()) - 1, int(n.sum()), 1.0 / ranks) for n in (by_rank, longest))
+    most = min(ranks * float(tail) for tail in tails)
     share = struck.mean(axis=0)
     chance = float((share * (1.0 - share)).sum()) * ranks / (ranks - 1)
     squares = float(np.square(by_rank - count / ranks).sum())

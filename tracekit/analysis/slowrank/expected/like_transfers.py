@@ -13,10 +13,13 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from tracekit.analysis.slowrank.expected.nodes import Reach, reach
+from tracekit.analysis.slowrank.expected.nodes import Nodes, Reach, reach
+from tracekit.analysis.slowrank.expected.sound_transfers import slowest_ns
 from tracekit.matching.channels import Channel
+from tracekit.matching.clock import aligned
 from tracekit.matching.message_order import UNKNOWN_SIZE
-from tracekit.thresholds.slowrank import FEW_LINKS
+from tracekit.thresholds.slowrank import FEW_LINKS, MAJORITY
+from tracekit.thresholds.tables import TAIL_NS
 from tracekit.timing.buffered_sends import bytes_of
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, Mask
@@ -49,7 +52,7 @@ def message_of(run: Measured) -> tuple[list[str], F64]:
 
 
 def comparable(
-    run: Measured, message: list[str], nodes: Mapping[int, str | int], *, bounded: bool = False
+    run: Measured, message: list[str], nodes: Nodes, *, bounded: bool = False
 ) -> list[dict[int, list[int]]]:
     """Return channel → instances of one `message` (by instance), for each set of channels that can be compared.
 
@@ -68,7 +71,7 @@ def comparable(
 
 
 def _families(
-    run: Measured, message: list[str], nodes: Mapping[int, str | int], chosen: Mask
+    run: Measured, message: list[str], nodes: Nodes, chosen: Mask
 ) -> dict[tuple[tuple[object, ...], Reach, bool, str], dict[int, list[int]]]:
     """Channel → `chosen` instances, by shape and reach of the channel, whether it carries messages, and the message."""
     ops, rows = run.ops, run.waits.first_row
@@ -87,9 +90,7 @@ def _families(
 def _of_unknown_size(run: Measured, tokens: list[str]) -> list[str]:
     """The messages (by instance) with the number of calls of the kind in the group's step where the size is unknown."""
     ops, first = run.ops, run.waits.first_row
-    keys = list(
-        zip(ops.op[first].tolist(), ops.channel[first].tolist(), ops.step[first].tolist(), strict=True)
-    )
+    keys = list(zip(*(part[first].tolist() for part in (ops.op, ops.channel, ops.step)), strict=True))
     calls = Counter(keys)
     return [
         f"{token} of {calls[key]}" if token.endswith(UNKNOWN_SIZE) else token
@@ -101,7 +102,7 @@ Ends = Mapping[int, tuple[object, ...]]
 """The members of each channel, or their nodes."""
 
 
-def short_pipeline(channels: Sequence[Channel], nodes: Mapping[int, str | int]) -> Ends:
+def short_pipeline(channels: Sequence[Channel], nodes: Nodes) -> Ends:
     """The ends of `channels` where all carry messages and are few, or connect few pairs of `nodes`; else empty."""
     if not all(c.p2p for c in channels):
         return {}
@@ -125,7 +126,7 @@ def uncompared_lateness(
     tested: Mapping[int, Collection[int]],
     late: F64,
     ranks: Collection[int],
-    nodes: Mapping[int, str | int],
+    nodes: Nodes,
 ) -> tuple[F64, F64, F64]:
     """Return the lateness of transfers that were not compared, at least, likely and at most, by instance, ns.
 
@@ -205,3 +206,72 @@ def _by_delay_and_share(spent: F64, compared: Collection[tuple[float, float]]) -
 def _leaves_node(where: Reach) -> bool | None:
     """Return whether a channel of this reach connects nodes; None where nodes are unknown."""
     return None if where is None else len(where) > 1
+
+
+# Whether the members of slow transfers are certain, where no recorded argument names them.
+#
+# A collective of an inferred group that lasts longer than any transfer may wait for a rank that the group lacks: the
+# group is inferred from ranks that leave together, and replicas in step leave together as well. Where all ranks were
+# recorded on one clock and no other rank leaves together with the members, the group is complete.
+
+
+def beyond_inferred_group(run: Measured, numbers: Sequence[int]) -> bool:
+    """Whether most of the collectives `numbers` may wait for ranks that are not their members.
+
+    That is: their group is inferred, they last longer than on the slowest network, and another rank may leave with
+    them.
+    """
+    ops = run.ops
+    beyond = []
+    for number, row in zip(numbers, run.waits.first_row[np.array(numbers)].tolist(), strict=True):
+        rank = int(ops.rank[row])
+        inferred = ops.per_rank[rank].inferred
+        guessed = inferred is not None and bool(inferred[row - ops.of(rank).start])
+        beyond.append(guessed and float(run.waits.delivery[number]) > slowest_ns(str(ops.token[row])))
+    return float(np.mean(beyond)) > MAJORITY and not _leave_alone(run, numbers)
+
+
+def _leave_alone(run: Measured, numbers: Sequence[int]) -> bool:
+    """Whether every other rank was recorded on a common clock, and rarely leaves together with the members.
+
+    Among many ranks some leave at the same moment by chance; a missing member does so most of the time, to within the
+    doubt of its clock and its drift.
+    """
+    ops, clocks = run.ops, run.clocks
+    members = ops.channels[int(ops.channel[run.waits.first_row[numbers[0]]])].members
+    if run.missing or len({clocks.island[rank] for rank in ops.ranks}) > 1:
+        return False
+    end = aligned(ops, clocks, ops.end)
+    left = end[run.waits.first_row[np.array(numbers)]].astype(np.float64)  # members leave together
+    for rank in sorted(set(ops.ranks) - set(members)):
+        error = TAIL_NS + clocks.error_ns(rank, members[0], float(np.ptp(left)))
+        ends = np.sort(end[ops.of(rank)]).astype(np.float64)
+        at = np.searchsorted(ends, left - error)
+        together = (at < len(ends)) & (ends[np.minimum(at, len(ends) - 1)] <= left + error)
+        if len(ends) and float(together.mean()) > MAJORITY:
+            return False
+    return True
+
+
+def is_sure(run: Measured, channel: int, numbers: list[int], *, clockless: bool) -> bool:
+    """Whether the slow instances `numbers` belong to `channel` for certain.
+
+    Messages with inferred peers must be slow without any clock (`clockless`), and their ends must leave together.
+    """
+    ends = run.ops.channels[channel]
+    if not ends.p2p:
+        return not beyond_inferred_group(run, numbers)
+    if not any(c.inferred and set(c.members) == set(ends.members) for c in run.ops.channels):
+        return True  # neither direction was inferred from end times only
+    return clockless and not _loosely_joined(run, numbers)
+
+
+def _loosely_joined(run: Measured, numbers: list[int]) -> bool:
+    """Whether the ends of a typical exchange of `numbers` leave apart on the common clock: the match may be wrong."""
+    ops = run.ops
+    rows = np.flatnonzero(np.isin(ops.instance, numbers) & ops.among(("send_recv",)))
+    ends = [int(run.clocks.align(int(ops.rank[row]), ops.end[row : row + 1])[0]) for row in rows.tolist()]
+    left: dict[int, list[int]] = defaultdict(list)
+    for number, end in zip(ops.instance[rows].tolist(), ends, strict=True):
+        left[number].append(end)
+    return bool(left) and float(np.median([max(e) - min(e) for e in left.values()])) > TAIL_NS

@@ -8,17 +8,19 @@ other ranks of this role, of all stages, are idle as long.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from tracekit.analysis.slowrank.expected.contention import spun_longer, stretched
 from tracekit.analysis.slowrank.expected.equal_work import Peers, peers_of_work
 from tracekit.analysis.slowrank.expected.excess import rank_excess, recurs, throttled
+from tracekit.analysis.slowrank.expected.nodes import whole_part
 from tracekit.step_graph.statistics import MAD_TO_SIGMA, Excess, excess, spread, usual_of_others
 from tracekit.steps.dealt_tokens import Dealt, dealt_tokens
 from tracekit.steps.host_need import paced_compute
 from tracekit.steps.medians import median_by_column, sampled
-from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MAJORITY, NOISE_FLOOR, Z_LIMIT
+from tracekit.thresholds.slowrank import MAJORITY, NOISE_FLOOR, Z_LIMIT
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64, Mask
 
@@ -42,9 +44,8 @@ class Circumstances:
     @property
     def gaps(self) -> F64:
         """The gaps that the rank does not cause."""
-        return self.role + np.where(
-            np.isin(np.arange(len(self.role)), self.by_compute)[:, None], self.chance, 0.0
-        )
+        by_compute = np.isin(np.arange(len(self.role)), self.by_compute)
+        return self.role + np.where(by_compute[:, None], self.chance, 0.0)
 
     def parts(self) -> Iterator[tuple[Excess, tuple[int, ...]]]:
         """Yield each part of own time, as its excess, with the rows that it alone shows to be slow."""
@@ -62,17 +63,20 @@ def circumstances(run: Measured, *, of_table: bool) -> Circumstances:
     """The confounders of each rank; none for an operation table, which shows neither tokens nor overlap."""
     none = np.zeros(run.steps.own.shape)
     no_rows = np.zeros(0, np.int64)
-    peers = peers_of_work(run, of_table=of_table)
+    peers = peers_of_work(run, partial(whole_part, run), of_table=of_table)
     if of_table:
         return Circumstances(Dealt(none, none, 0.0), none, none, none, no_rows, none * np.nan, peers)
     tokens = dealt_tokens(run.ops, run.steps, run.stages)
     plain = Circumstances(tokens, none, none, none, no_rows, spun_longer(run), peers)
     if not run.on_gpus:  # CPUs do not show compute apart from host work
-        longer = _significant(run, alike_excess(run, plain))
+        longer = alike_excess(run, plain).significant(run.suspect_ns)
         return _of_pace(run, replace(plain, beside=_beside(run, plain, np.flatnonzero(longer).tolist())))
     computed = run.computed
     rows, role = role_gaps(run, computed, peers)
-    return _of_parts(run, replace(plain, role=role, of_role=rows), computed)
+    plain = replace(plain, role=role, of_role=rows)
+    longer = alike_excess(run, plain).significant(run.suspect_ns) | _computes_longer(run, plain, computed)[1]
+    met = replace(plain, beside=_beside(run, plain, np.flatnonzero(longer).tolist()))
+    return _of_one_part(run, met, _computes_longer(run, met, computed), _idles_longer(run, met, computed))
 
 
 def _of_pace(run: Measured, met: Circumstances) -> Circumstances:
@@ -80,8 +84,8 @@ def _of_pace(run: Measured, met: Circumstances) -> Circumstances:
     if len(run.steps.numbers) < 2:
         return met
     found = alike_excess(run, met)
-    longer = np.nan_to_num(found.mean, nan=0.0) > CANDIDATE_SHARE * run.step_ns
-    noisy = np.flatnonzero(longer & ~_significant(run, found)).tolist()
+    longer = np.nan_to_num(found.mean, nan=0.0) > run.suspect_ns
+    noisy = np.flatnonzero(longer & ~found.significant(run.suspect_ns)).tolist()
     computed = np.full(run.steps.own.shape, np.nan)
     for stage in run.stages:
         mine = [row for row in stage.tolist() if row in noisy]
@@ -92,15 +96,6 @@ def _of_pace(run: Measured, met: Circumstances) -> Circumstances:
     idling, by_idle = _idles_longer(run, met, run.computed)
     by_idle &= np.isin(np.arange(len(by_idle)), noisy)
     return _of_one_part(run, met, _computes_longer(run, met, computed), (idling, by_idle))
-
-
-def _of_parts(run: Measured, met: Circumstances, computed: F64) -> Circumstances:
-    """`met` with overlapping communication and with gaps that differ by chance; `computed` is compute by step, ns."""
-    suspected = _significant(run, alike_excess(run, met)) | _computes_longer(run, met, computed)[1]
-    found = replace(met, beside=_beside(run, met, np.flatnonzero(suspected).tolist()))
-    return _of_one_part(
-        run, found, _computes_longer(run, found, computed), _idles_longer(run, found, computed)
-    )
 
 
 def alike_excess(run: Measured, met: Circumstances) -> Excess:
@@ -118,12 +113,6 @@ def alike_excess(run: Measured, met: Circumstances) -> Excess:
         z[rows], mean[rows], value[rows] = part.z[rows], part.mean[rows], part.value[rows]
         once |= part.throughout.intersection(rows)
     return replace(found, z=z, mean=mean, value=value, throughout=once)
-
-
-def _significant(run: Measured, found: Excess) -> Mask:
-    """Whether each row exceeds its peers by more than chance and by CANDIDATE_SHARE of the step."""
-    enough = np.nan_to_num(found.mean, nan=0.0) > CANDIDATE_SHARE * run.step_ns
-    return np.asarray((np.nan_to_num(found.z, nan=0.0) > found.limit) & enough, bool)
 
 
 def _computes_longer(run: Measured, met: Circumstances, computed: F64) -> tuple[Excess, Mask]:
@@ -167,18 +156,14 @@ def _alone(
     if of_device:
         found = replace(found, throughout=throttled(run, found, lasting))
         lasting[list(found.throughout)] = True
-    apart = _significant(run, replace(found, limit=Z_LIMIT)) & lasting
-    usual = _spread_elsewhere(run, still.mean, apart)
+    apart = replace(found, limit=Z_LIMIT).significant(run.suspect_ns) & lasting
+    pairs = [len(stage) == 2 and apart[stage].any() for stage in run.stages]  # the other one is off as far
+    rows = [stage for stage, pair in zip(run.stages, pairs, strict=True) if not pair]
+    usual = spread(still.mean[np.concatenate(rows)]) if rows else 0.0
     error = np.maximum(np.maximum(still.sigma, own_noise) / np.sqrt(many), usual)
     beyond = np.nan_to_num(still.mean)
     chance = (beyond > -Z_LIMIT * error) & (beyond < Z_LIMIT * error)
     return found, np.asarray(apart & chance, bool)
-
-
-def _spread_elsewhere(run: Measured, mean: F64, apart: Mask) -> float:
-    """The spread of `mean` over ranks, ns; without pairs of ranks with one that is `apart`: the other is off as far."""
-    rows = [stage for stage in run.stages if len(stage) != 2 or not apart[stage].any()]
-    return spread(mean[np.concatenate(rows)]) if rows else 0.0
 
 
 def _of_one_part(
@@ -211,13 +196,11 @@ def _beside(run: Measured, met: Circumstances, rows: list[int]) -> F64:
             found[stage] = np.nan_to_num(met.spun[stage] - median_by_column(met.spun[stage]))
             continue
         mine = [row for row in rows if row in stage]
-        others = [
-            row for row in stage.tolist() if row not in mine and run.ops.per_rank[run.steps.ranks[row]].on_gpu
-        ]
+        others = [row for row in stage.tolist() if row not in mine and run.on_gpu(row)]
         others = sampled(others)
         if not mine or not others:
             continue
-        longer = stretched(run.run, run.ops, run.steps, [*mine, *others])
+        longer = stretched(run, [*mine, *others])
         usual = np.median(longer[len(mine) :], axis=0)
         found[mine] = np.maximum(longer[: len(mine)] - usual, 0.0)
     return found
@@ -268,8 +251,7 @@ def noise_of(value: F64) -> float:
 
 def _role(run: Measured, still: Excess) -> I64:
     """The rows of all ranks with index 0 in stages where each of them is idle longer than its peers; else empty."""
-    mean = np.nan_to_num(still.mean)
-    long = (np.nan_to_num(still.z) > Z_LIMIT) & (mean > CANDIDATE_SHARE * run.step_ns)
+    mean, long = np.nan_to_num(still.mean), still.significant(run.suspect_ns)
     for axes in run.mesh.roles:
         first = np.array([run.mesh.leads(r, axes) for r in run.steps.ranks])
         mine = [stage[first[stage]] for stage in run.stages if not first[stage].all()]

@@ -24,11 +24,14 @@ NAME_NODES: Final = (
     "record with torch.profiler.tensorboard_trace_handler, which writes the host into the names of its files"
 )
 
+Nodes = Mapping[int, str | int]
+"""The node of each rank, as far as known."""
+
 Reach = tuple[int, ...] | None
 """The numbers of a channel's members on each of its nodes, largest first; None where the nodes are unknown."""
 
 
-def nodes_of(run: Measured) -> Mapping[int, str | int]:
+def nodes_of(run: Measured) -> Nodes:
     """The node of each rank, as far as known: as the user's file says, by the hosts that traces name, else by devices.
 
     The number of its device counts where each process has a host of its own name, as containers have.
@@ -41,12 +44,14 @@ def nodes_of(run: Measured) -> Mapping[int, str | int]:
     shared = len(set(hosts.values())) < len(hosts) == len(run.ops.ranks)  # else containers, each with a name
     if shared and len(set(hosts.values())) > 1:
         return hosts
-    return _by_device(
-        {rank: run.ops.per_rank[rank].device for rank in run.ops.ranks}, run.mesh.coordinates
-    ) or (hosts if shared else {})
+    device = {rank: run.ops.per_rank[rank].device for rank in run.ops.ranks}
+    each = 1 + max(device.values(), default=-1)
+    if each > 1 and all(rank % each == number for rank, number in device.items()):  # as launchers number them
+        return {rank: rank // each for rank in run.mesh.coordinates} or (hosts if shared else {})
+    return hosts if shared else {}
 
 
-def nodes_with_unseen(run: Measured) -> Mapping[int, str | int]:
+def nodes_with_unseen(run: Measured) -> Nodes:
     """`nodes_of` with the ranks without a trace that are between two ranks of one node.
 
     Launchers number ranks node after node; where the ranks of two nodes are mixed, nothing is added.
@@ -78,15 +83,7 @@ def with_hosts(run: Run, given: HostsFile | HostList | None) -> Run:
     return replace(run, ranks=ranks, places=places, quality=(*run.quality, *quality))
 
 
-def _by_device(device: Mapping[int, int], ranks: Mapping[int, object]) -> dict[int, str | int]:
-    """The node of all `ranks` if devices are numbered rank after rank on each node, as launchers do; else empty."""
-    each = 1 + max(device.values(), default=-1)
-    if each < 2 or any(rank % each != number for rank, number in device.items()):
-        return {}
-    return {rank: rank // each for rank in ranks}
-
-
-def reach(channel: Channel, nodes: Mapping[int, str | int]) -> Reach:
+def reach(channel: Channel, nodes: Nodes) -> Reach:
     """The numbers of members of `channel` on each of its nodes, largest first; None where a node is unknown."""
     where = [nodes.get(member) for member in channel.members]
     return None if None in where else tuple(sorted(Counter(where).values(), reverse=True))
@@ -95,7 +92,7 @@ def reach(channel: Channel, nodes: Mapping[int, str | int]) -> Reach:
 def whole_part(run: Measured, ranks: Sequence[int]) -> str:
     """Return in words the host, switch or rail that holds several `ranks` and no other one; empty without one."""
     of_hosts, places = nodes_of(run), run.run.places
-    parts: dict[str, Mapping[int, str | int]] = {
+    parts: dict[str, Nodes] = {
         "host": of_hosts,
         "switch": {rank: place.switch for rank, place in places.items() if place.switch},
         "rail": {rank: place.rail for rank, place in places.items() if place.rail},
@@ -106,11 +103,8 @@ def whole_part(run: Measured, ranks: Sequence[int]) -> str:
             continue
         (name,) = own
         if {rank for rank, other in names.items() if other == name} == set(ranks):
-            return (
-                f"all ranks of {kind} {plain(name)}"
-                if isinstance(name, str)
-                else "all ranks of one host, by their devices"
-            )
+            by_device = "all ranks of one host, by their devices"
+            return f"all ranks of {kind} {plain(name)}" if isinstance(name, str) else by_device
     return ""
 
 
@@ -131,7 +125,7 @@ def at_the_link(run: Measured, slow: set[int], tested: set[int]) -> tuple[int, .
     return tuple(sorted(clear or worst))
 
 
-def lone_links(run: Measured, nodes: Mapping[int, str | int]) -> set[int]:
+def lone_links(run: Measured, nodes: Nodes) -> set[int]:
     """The channels between two ranks on different nodes that are the only such link along their axes."""
     links: dict[tuple[object, ...], dict[frozenset[int], list[int]]] = defaultdict(lambda: defaultdict(list))
     for number in np.unique(run.ops.channel[run.ops.channel >= 0]).tolist():
@@ -143,7 +137,7 @@ def lone_links(run: Measured, nodes: Mapping[int, str | int]) -> set[int]:
 
 
 def on_slow_node(
-    run: Measured, slow: Collection[int], tested: Collection[int], nodes: Mapping[int, str | int]
+    run: Measured, slow: Collection[int], tested: Collection[int], nodes: Nodes
 ) -> tuple[int, ...]:
     """The ranks of the `slow` channels on the one node with only slow links to other nodes, among `tested` channels.
 

@@ -11,7 +11,7 @@ from tracekit.rank_events.coded_words import numbered
 from tracekit.rank_events.event_columns import categories, ints, matches, truth
 from tracekit.steps.features import COMMUNICATION
 from tracekit.steps.medians import weighted_median
-from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
+from tracekit.steps.step_kernels import StepKernels
 from tracekit.steps.steps import windows_of
 from tracekit.thresholds.slowrank import KIND_RATIO, MAJORITY, NEARLY_ALL
 from tracekit.thresholds.tables import LIKE_SHARE
@@ -63,9 +63,8 @@ class SameKernels:
         chance = np.square(self.off).mean(axis=(0, 1)) / (self.lasted.shape[0] * self.lasted.shape[1])
         for places in _as_long(usual):
             level = float(usual[places].mean())
-            drawn[places] = level + (usual[places] - level) * beyond_chance(
-                usual[places] / level - 1.0, float(chance[places].mean())
-            )
+            kept = beyond_chance(usual[places] / level - 1.0, float(chance[places].mean()))
+            drawn[places] = level + (usual[places] - level) * kept
         return drawn
 
     def lasting_by_chance(self) -> F64:
@@ -154,15 +153,6 @@ Place = tuple[str, str, str]
 """The names of a kernel, of the one before and of the one behind."""
 
 
-def stage_pace(run: Measured, rows: I64, others: list[I64]) -> float | None:
-    """Return how many times as long the ranks in `rows` take as other stages for the work that both do.
-
-    rows, others: rows of Steps of one stage, and of each other one; a rank of each is read. None where no place is
-    common, or where nearly all of the time does not share the factor: then the stages differ by their work.
-    """
-    return pace_at(at_places(run, rows), [at_places(run, stage) for stage in others])
-
-
 class Ran(NamedTuple):
     """What a rank runs at one place: the median length, ns, and how often."""
 
@@ -171,13 +161,16 @@ class Ran(NamedTuple):
 
 
 def pace_at(mine: Mapping[Place, Ran], others: Sequence[Mapping[Place, Ran]]) -> float | None:
-    """Return `stage_pace` from what stages run `at_places`."""
+    """Return how many times as long a stage takes as the others for the work that both do, from what they run.
+
+    None where no place is common, or where nearly all of the time does not share the factor: then the stages differ by
+    their work.
+    """
     common = sorted(place for place in mine if any(place in other for other in others))
     if not common:
         return None
-    usual = np.array(
-        [np.median([other[place].median for other in others if place in other]) for place in common]
-    )
+    medians = ([other[place].median for other in others if place in other] for place in common)
+    usual = np.array([np.median(of_place) for of_place in medians])
     ratio = np.array([mine[place].median for place in common]) / np.maximum(usual, 1.0)
     weight = usual * np.array([mine[place].times for place in common])
     pace = weighted_median(ratio, weight, 1.0)
@@ -213,7 +206,7 @@ def _pieces(run: Measured, row: int) -> tuple[list[str], F64, I64]:
     """(names, lengths in ns, columns of Steps) of a rank's kernels, or a CPU's outermost operators, in order."""
     rank = run.steps.ranks[row]
     if run.ops.per_rank[rank].on_gpu:
-        kernels = kernels_in_steps(run.run, run.ops, run.steps, row)
+        kernels = run.kernels(row)
         return kernels.name.tolist(), kernels.lasted, kernels.column
     columns = [c for c in range(len(run.steps.numbers)) if np.isfinite(run.steps.own[row, c])]
     begins, ends = windows_of(run.ops, run.steps, rank, columns)

@@ -3,20 +3,25 @@
 The hardware is what the user describes, else what the names of devices in the traces say of NVLink, else any on which
 large models are trained. Each bounds a transfer from both sides, so that one rule judges all: what is longer than the
 longest has a fault or another hardware, and what is as quick as the hardware is proven sound.
+
+With a member without a trace, the last recorded member waits for no recorded rank. Where it stays longer than the
+quickest transfer of as many bytes in the same group, it waits for the unrecorded one, or its network is busy.
 """
 
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.expected.nodes import nodes_of, reach
+from tracekit.analysis.slowrank.expected.nodes import Nodes, nodes_of, reach
 from tracekit.matching.channels import Channel
 from tracekit.mesh.hardware import Hardware
-from tracekit.rank_events.operation_names import ring_share
+from tracekit.rank_events.operation_names import MESSAGES, is_ring, ring_share
 from tracekit.thresholds.slowrank import (
     CLEARLY_MORE,
+    FAR_MORE,
     FAST_BUS_GB_S,
     KIND_RATIO,
     NETWORKS_RATIO,
@@ -27,8 +32,6 @@ from tracekit.thresholds.slowrank import (
 from tracekit.timing.buffered_sends import bytes_of
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64, Mask
-
-Nodes = Mapping[int, str | int]
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,8 @@ def sound_transfers(run: Measured, channels: Collection[int]) -> SoundTransfers:
             most[mine] = begun + size[mine] / _slowest_gb_s(run, channel, nodes)
             continue
         ops, took = run.ops.op[at[mine]].astype(str).tolist(), run.waits.delivery[numbers[mine]]
-        inside = _inside(channel, nodes)
+        where = reach(channel, nodes)
+        inside = (len(channel.members), 1) if where is None else (where[-1], where[-1])  # of one node
         least, longest = (_described_ns(given, channel, n, ops, size[mine]) for n in inside)
         start = _described_ns(given, channel, inside[0], ops, np.zeros(len(mine)))
         loaded[mine] = least > CLEARLY_MORE * start
@@ -101,24 +105,14 @@ def fit_hardware(run: Measured, channels: Collection[int]) -> bool:
     if run.run.hardware is None:
         return False
     sound = sound_transfers(run, channels)
-    took = run.waits.delivery[sound.numbers]
-    return (
-        bool(len(took)) and bool(np.median(took / sound.most) <= 1.0) and bool(np.isfinite(sound.most).all())
-    )
+    ratio = run.waits.delivery[sound.numbers] / sound.most
+    return bool(len(ratio)) and bool(np.median(ratio) <= 1.0) and bool(np.isfinite(sound.most).all())
 
 
 def _described_ns(given: Hardware, channel: Channel, inside: int, ops: list[str], size: F64) -> F64:
     """What described hardware takes for calls of `size` (bytes in a ring), ns."""
-    many = len(channel.members)
-    return np.array(
-        [given.transfer_ns(op, n, many, inside) for op, n in zip(ops, size.tolist(), strict=True)]
-    )
-
-
-def _inside(channel: Channel, nodes: Nodes) -> tuple[int, int]:
-    """The members on one node, at most and at least: where nodes are unknown, all of them or one."""
-    where = reach(channel, nodes)
-    return (len(channel.members), 1) if where is None else (where[-1], where[-1])
+    calls, many = zip(ops, size.tolist(), strict=True), len(channel.members)
+    return np.array([given.transfer_ns(op, n, many, inside) for op, n in calls])
 
 
 def _begun_ns(run: Measured, numbers: I64, short: Mask) -> float:
@@ -142,16 +136,12 @@ def _slowest_gb_s(run: Measured, channel: Channel, nodes: Nodes) -> float:
     """
     known = {r.rank: r.device for r in run.run.ranks}
     named = {known[member] for member in channel.members if member in known}
-    nvlink = min((_nvlink_of(name) for name in named), default=0.0)
+    fast = (next((gb_s for end, gb_s in _NVLINK_GB_S.items() if name.endswith(end)), 0.0) for name in named)
+    nvlink = min(fast, default=0.0)
     where = reach(channel, nodes)
     if nvlink and where is not None and len(where) == 1 and not channel.p2p:
         return FAST_BUS_GB_S / CLEARLY_MORE
     return max(nvlink / NETWORKS_RATIO, SLOWEST_BYTES_PER_NS)
-
-
-def _nvlink_of(device: str) -> float:
-    """The bus bandwidth that NVLink gives a device of this name, GB/s; 0 where its name does not say so."""
-    return next((gb_s for end, gb_s in _NVLINK_GB_S.items() if device.endswith(end)), 0.0)
 
 
 _NVLINK_GB_S: Final = {
@@ -163,3 +153,60 @@ _NVLINK_GB_S: Final = {
 The names are those of modules on boards that connect each pair at full speed. Cards are not among them, nor V100,
 where some pairs have one link of six or none.
 """
+
+
+def slowest_ns(token: str) -> float:
+    """Return the longest time of a collective of `token` on any network, ns; without a size only the start-up time."""
+    twice = 2 * max(bytes_of(token), 0)  # an all-reduce moves each byte twice
+    return SLOWEST_START_NS + twice / SLOWEST_BYTES_PER_NS
+
+
+def beyond_quickest(run: Measured, rows: Sequence[int]) -> dict[int, float]:
+    """The exposed time of each GPU collective beyond the fastest transfer of the same message, ns, by operation.
+
+    `rows` are operations of one message. A network needs about the same time for it at every place of a step; a slow
+    unrecorded rank is late by more where it had more work. Empty for messages of unknown size and for messages between
+    two ranks.
+    """
+    ops, waits = run.ops, run.waits
+    rows = [row for row in rows if ops.instance[row] >= 0 and ops.per_rank[int(ops.rank[row])].on_gpu]
+    token = str(ops.token[rows[0]]) if rows else ""
+    if not rows or token.partition("/")[0] in MESSAGES or bytes_of(token) <= 0:
+        return {}
+    lasted = waits.transfer[ops.instance[rows]]
+    beyond = np.minimum(lasted - lasted.min(), ops.exposed[rows])
+    return dict(zip(rows, beyond.tolist(), strict=True))
+
+
+def beyond_likes(run: Measured, lasted: Mapping[int, float]) -> dict[int, float]:
+    """The exposed time of each GPU collective beyond what others of its group need for as many bytes, ns, by operation.
+
+    `lasted` is the time of each operation without waits for recorded ranks, ns. Members of a ring send as many bytes in
+    an all-gather as in a reduce-scatter, and twice as many in an all-reduce; one kind may be FAR_MORE times as slow
+    as another.
+    """
+    ops = run.ops
+    by_channel: dict[int, list[int]] = defaultdict(list)
+    for row in lasted:
+        on_gpu = ops.per_rank[int(ops.rank[row])].on_gpu
+        if on_gpu and is_ring(str(ops.op[row])) and bytes_of(str(ops.token[row])) > 0:
+            by_channel[int(ops.channel[row])].append(row)
+    beyond = {}
+    for channel, mine in by_channel.items():
+        members = len(ops.channels[channel].members)
+        moved = np.array([bytes_of(str(ops.token[r])) * ring_share(str(ops.op[r]), members) for r in mine])
+        took = np.array([lasted[row] for row in mine])
+        over = np.minimum(took - FAR_MORE * _quickest(moved, took), ops.exposed[mine])
+        beyond.update({row: float(o) for row, o in zip(mine, over, strict=True) if o > 0})
+    return beyond
+
+
+def _quickest(moved: F64, lasted: F64) -> F64:
+    """The time of each operation's bytes at the rate of the fastest operation that is not much larger, ns.
+
+    Smaller operations need more time a byte, so that a larger one can keep up with their rate.
+    """
+    order = np.argsort(moved, kind="stable")
+    rate = np.minimum.accumulate(lasted[order] / moved[order])
+    upto = np.searchsorted(moved[order], CLEARLY_MORE * moved, side="right") - 1
+    return np.asarray(rate[upto] * moved, np.float64)

@@ -11,13 +11,7 @@ from typing import Self
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.hypotheses.candidates import (
-    beside_waits,
-    bounded,
-    cured_ns,
-    likely_saved_ns,
-    significant_rows,
-)
+from tracekit.analysis.slowrank.hypotheses.candidates import beside_waits, bounded, cured_ns, likely_saved_ns
 from tracekit.analysis.slowrank.price import Price, explained_from, may_cost_ns, rank_doubt_ns
 from tracekit.analysis.slowrank.wording import fewest_traces
 from tracekit.rank_events.operation_names import MESSAGES
@@ -122,7 +116,7 @@ def is_shown(case: Case) -> bool:
 
 def undecided(case: Case) -> Undecided | None:
     """The ranks with a significant excess that may cost the threshold or more; None where their bound is below it."""
-    return left_undecided(case, significant_rows(case, MIN_LOST_SHARE))
+    return left_undecided(case, case.significant(case.threshold_ns))
 
 
 def tokens_may_explain(case: Case, row: int) -> bool:
@@ -144,7 +138,7 @@ def in_the_only_step(case: Case) -> Undecided | None:
 
     One step cannot separate a slow rank from an accident.
     """
-    longer = np.nan_to_num(case.found.mean, nan=0.0) > MIN_LOST_SHARE * case.step_ns
+    longer = np.nan_to_num(case.found.mean, nan=0.0) > case.threshold_ns
     rows = np.flatnonzero(longer & (np.isfinite(case.found.value).sum(axis=1) == 1))
     of, whole = ("of it ", " whole") if len(case.steps.numbers) > 1 else ("", "")
     why = f"only one step {of}was recorded{whole}, and one step cannot separate a slow rank from chance"
@@ -157,7 +151,7 @@ def faint_ranks(case: Case) -> Undecided | None:
     Where steps vary so much that such an excess may be chance, they do not prove health either. One that chance gives
     in more than a minor part of jobs with so many ranks shows nothing.
     """
-    least, z = MIN_LOST_SHARE * case.step_ns, np.nan_to_num(case.found.z, nan=0.0)
+    least, z = case.threshold_ns, np.nan_to_num(case.found.z, nan=0.0)
     likely = np.array([confidence(v, len(z)) for v in z.tolist()]) > NEARLY_ALL
     unsure = likely & (z <= case.found.limit) & (np.nan_to_num(case.found.mean, nan=0.0) > least)
     longest = sorted(np.flatnonzero(unsure).tolist(), key=lambda row: -case.found.mean[row])[:PEERS_SAMPLED]
@@ -178,7 +172,7 @@ def varies(case: Case, z: float, limit: float) -> str:
 
 def left_undecided(case: Case, rows: I64, why: str = "", decide: str = "") -> Undecided | None:
     """Return `bounds_of` the rows; None where all together cost less than the threshold."""
-    if not len(rows) or most_ns(case, rows) < MIN_LOST_SHARE * case.step_ns:
+    if not len(rows) or most_ns(case, rows) < case.threshold_ns:
         return None
     return bounds_of(case, rows, why, decide)
 

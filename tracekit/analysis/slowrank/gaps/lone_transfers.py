@@ -16,23 +16,17 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.excess import without_longest
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.expected.sound_transfers import beyond_hardware, sized, sound_transfers
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.wording import add_traces, listed, ranks_in_words
+from tracekit.analysis.slowrank.wording import add_traces, listed, of_step, ranks_in_words
 from tracekit.matching.channels import Channel
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.steps.medians import median_of_others
-from tracekit.thresholds.slowrank import (
-    CANDIDATE_SHARE,
-    KIND_RATIO,
-    MIN_LOST_SHARE,
-    SOLE_GROUP_SHARE,
-)
+from tracekit.thresholds.slowrank import KIND_RATIO, SOLE_GROUP_SHARE
 from tracekit.units import F64, I64, Mask, ms
 
 _MEASURE: Final = (
@@ -83,7 +77,11 @@ def _only_groups(case: Case, seen: list[Channel]) -> Iterator[LoneTransfers]:
     for (axes, p2p), channels in sorted(groups.items()):
         hub = sorted(set.intersection(*(set(c.members) for c in channels))) if p2p else []
         if hub or len(channels) == 1:
-            yield _of(case, channels, axes, _unrecorded_peers(case, channels[0], axes), hub=tuple(hub))
+            members = set(channels[0].members)
+            others = sorted(set(case.mesh.coordinates) - members - set(case.steps.ranks))
+            lines = (case.mesh.line(r, axes) for r in others)
+            peers = next((line for line in lines if members.isdisjoint(line)), ())
+            yield _of(case, channels, axes, tuple(peers), hub=tuple(hub))
 
 
 def _past_one_node(case: Case, seen: list[Channel]) -> Iterator[LoneTransfers]:
@@ -109,14 +107,6 @@ def _of(
     return LoneTransfers(numbers, ranks, spent, axes, peers, nodes, hub)
 
 
-def _unrecorded_peers(case: Case, channel: Channel, axes: tuple[str, ...]) -> tuple[int, ...]:
-    """The ranks of another group along `axes` with no recorded member; empty where the job has none."""
-    members, recorded = set(channel.members), set(case.steps.ranks)
-    others = (r for r in sorted(case.mesh.coordinates) if r not in members and r not in recorded)
-    found = (line for r in others if members.isdisjoint(line := case.mesh.line(r, axes)))
-    return tuple(next(found, ()))
-
-
 def could_hide(case: Case, found: LoneTransfers) -> Price:
     """Return what a step saves if the transfers of `found` were sound, at least and at most, ns.
 
@@ -137,10 +127,10 @@ def prove_no_health(case: Case, found: LoneTransfers, hidden: Price) -> bool:
     that two groups would show could cost the threshold.
     """
     least_slow = found.spent * (1 - 1 / KIND_RATIO**2)
-    slow = hidden.low >= CANDIDATE_SHARE * case.step_ns
+    slow = hidden.low >= case.suspect_ns
     bounded = not found.nodes or case.run.hardware is not None
     much = bounded and hidden.high >= SOLE_GROUP_SHARE * case.step_ns
-    return slow or much or bool(found.peers and least_slow >= MIN_LOST_SHARE * case.step_ns)
+    return slow or much or bool(found.peers and least_slow >= case.threshold_ns)
 
 
 def _saved_ns(case: Case, numbers: I64, usual: F64) -> float:
@@ -196,7 +186,7 @@ def in_words(case: Case, found: LoneTransfers, hidden: Price) -> str:
         which, why = f"along {'_'.join(found.axes)}", "no other group along these axes was recorded whole"
     if hidden.low > 0:
         rate += f" (the slowest sound network of such devices would save {ms(hidden.low):.1f} ms a step)"
-    took = f"take {ms(found.spent):.1f} ms of {ms(case.step_ns):.1f} ms a step"
+    took = f"take {of_step(case, found.spent)}"
     return f"the transfers {which} {took} at {rate}, and {why}"
 
 
@@ -244,25 +234,15 @@ def _beyond_peers(case: Case, kind: Mask, open_: Mask) -> F64:
     Compares only unmatched operations where all peers have equally many of the kind, and otherwise all of the kind:
     kernels that lost their arguments leave different operations unmatched on each rank.
     """
-    count = _by_step(case, kind & open_, np.ones(len(kind)))
-    some, every = (_by_step(case, rows, case.ops.exposed) for rows in (kind & open_, kind))
+    asked = (np.flatnonzero(rows) for rows in (kind & open_, kind))
+    (count, some), (_, every) = (
+        (case.by_step(rows, np.ones(len(rows))), case.by_step(rows, case.ops.exposed[rows])) for rows in asked
+    )
     over = np.where(np.isfinite(median_of_others(every, case.stages)), 0.0, some)
     for group in (g for g in case.stages if len(g) > 1):
         spent = some if len(np.unique(count[group], axis=0)) == 1 else every
         over[group] = (spent - median_of_others(spent, case.stages))[group]
     return over
-
-
-def _by_step(case: Case, rows: Mask, value: npt.ArrayLike) -> F64:
-    """The sum of `value` (by operation) over the chosen `rows` of each rank and step, as `Steps` has them."""
-    steps, ops = case.steps, case.ops
-    row = {rank: i for i, rank in enumerate(steps.ranks)}
-    column = {number: i for i, number in enumerate(steps.numbers)}
-    found = np.zeros(steps.own.shape)
-    place = [row[rank] for rank in ops.rank[rows].tolist()]
-    at = [column[step] if steps.labelled else 0 for step in ops.step[rows].tolist()]
-    np.add.at(found, (np.array(place, np.int64), np.array(at, np.int64)), np.asarray(value, np.float64)[rows])
-    return found
 
 
 _MAY_BE_MESSAGES = ("send_recv", "other")

@@ -21,16 +21,8 @@ from tracekit.analysis.slowrank.hypotheses.suspect_work import (
 from tracekit.analysis.slowrank.wording import ranks_in_words
 from tracekit.step_graph.statistics import usual_of_others
 from tracekit.steps.medians import median_by_column
-from tracekit.steps.step_kernels import kernels_in_steps, longest_beyond
-from tracekit.thresholds.slowrank import (
-    CANDIDATE_SHARE,
-    CLEARLY_MORE,
-    MAJORITY,
-    MIN_LOST_SHARE,
-    MINOR,
-    NO_ACCIDENT,
-    PROVING_STEPS,
-)
+from tracekit.steps.step_kernels import longest_beyond
+from tracekit.thresholds.slowrank import CLEARLY_MORE, MAJORITY, MINOR, NO_ACCIDENT, PROVING_STEPS
 from tracekit.units import I64, Mask, ms
 
 
@@ -60,7 +52,7 @@ def in_one_step(case: Case) -> OneStep | None:
     best: OneStep | None = None
     recurring = recurs(case.found.value, case.step_ns)
     mean = np.nan_to_num(case.found.mean, nan=0.0)
-    for row in np.flatnonzero(mean > CANDIDATE_SHARE * case.step_ns).tolist():
+    for row in np.flatnonzero(mean > case.suspect_ns).tolist():
         rows, column = np.array([row]), int(np.nanargmax(case.found.value[row]))
         part = _unrecorded(case, column)
         if row in case.found.throughout and part <= 1:
@@ -71,16 +63,14 @@ def in_one_step(case: Case) -> OneStep | None:
         if case.coverage.matched != 1:  # others may wait for it in unmatched operations
             gain = max(gain, most_ns(case, rows))
         most = part * float(mean[row]) if part > 1 else gain  # others wait for it behind the cut
-        longer = part * mean[row] > MIN_LOST_SHARE * case.step_ns
-        if not longer or most < MIN_LOST_SHARE * case.step_ns or costs_in_others(case, rows, gain):
+        longer = part * mean[row] > case.threshold_ns
+        if not longer or most < case.threshold_ns or costs_in_others(case, rows, gain):
             continue
         if best is None or most > best.gain:
             best = OneStep(row, column, float(mean[row]), most)
-    together = max(
-        (found for column in range(len(case.steps.numbers)) if (found := _together(case, column, recurring))),
-        key=lambda found: found.gain,
-        default=None,
-    )
+    columns = range(len(case.steps.numbers))
+    several = [found for column in columns if (found := _together(case, column, recurring))]
+    together = max(several, key=lambda found: found.gain, default=None)
     if together is not None and (best is None or together.gain > CLEARLY_MORE * best.gain):
         return together
     return best
@@ -92,12 +82,12 @@ def _together(case: Case, column: int, recurring: Mask) -> OneStep | None:
     The cure of one of them saves nothing while the others are late.
     """
     value, mean = case.found.value, np.nan_to_num(case.found.mean, nan=0.0)
-    slow = (mean > CANDIDATE_SHARE * case.step_ns) & ~recurring
+    slow = (mean > case.suspect_ns) & ~recurring
     rows = np.array([row for row in np.flatnonzero(slow) if np.nanargmax(value[row]) == column], np.int64)
     if len(rows) < 2 or _unrecorded(case, column) > 1 or case.found.throughout & set(rows.tolist()):
         return None
     gain = saved_ns(case, rows, typical_without(case, rows))
-    if gain < MIN_LOST_SHARE * case.step_ns or costs_in_others(case, rows, gain):
+    if gain < case.threshold_ns or costs_in_others(case, rows, gain):
         return None
     first, *others = sorted(rows.tolist(), key=lambda row: (-mean[row], row))
     return OneStep(first, column, float(mean[first]), gain, tuple(others))
@@ -124,7 +114,7 @@ def costs_in_others(case: Case, rows: I64, gain: float) -> bool:
         return True
     cured[rows, longest] = case.steps.own[rows, longest]
     rest = saved_ns(case, rows, cured)
-    return rest > MINOR * gain or rest * many / (many - 1) > MIN_LOST_SHARE * case.step_ns
+    return rest > MINOR * gain or rest * many / (many - 1) > case.threshold_ns
 
 
 def _recurs_in_cut(case: Case, rows: I64, longest: int) -> bool:
@@ -193,19 +183,17 @@ def _no_accident_in_one(case: Case, found: OneStep, longer: float) -> bool:
     if not case.ops.per_rank[case.steps.ranks[found.row]].on_gpu:
         return stalled_often(case, found.row, longer)
     steps = int(np.isfinite(case.found.value[found.row]).sum())
-    kernels = kernels_in_steps(case.run, case.ops, case.steps, found.row)
-    return longer - longest_beyond(kernels, found.column) >= MIN_LOST_SHARE * case.step_ns * steps
+    kernels = case.kernels(found.row)
+    return longer - longest_beyond(kernels, found.column) >= case.threshold_ns * steps
 
 
 def _computes_longer(case: Case, found: OneStep) -> bool:
     """Whether most of the excess of the one step is compute; false for a CPU's trace, which does not show that."""
     if not case.ops.per_rank[case.steps.ranks[found.row]].on_gpu:
         return False
-    computed = case.computed
-    over = (computed - usual_of_others(computed, case.met.peers.groups, case.met.peers.usual))[
-        found.row, found.column
-    ]
-    return bool(over >= MAJORITY * case.found.value[found.row, found.column])
+    computed, at = case.computed, (found.row, found.column)
+    over = (computed - usual_of_others(computed, case.met.peers.groups, case.met.peers.usual))[at]
+    return bool(over >= MAJORITY * case.found.value[at])
 
 
 def step_in_words(case: Case, found: OneStep) -> str:
@@ -216,5 +204,5 @@ def step_in_words(case: Case, found: OneStep) -> str:
     work = lone_work(case, *place) or shared_wait(case, *place)
     added = f", in {work}" if work else ""
     works, its = ("work", "their") if found.others else ("works", "its")
-    ranks = ranks_in_words(sorted(case.steps.ranks[row] for row in found.rows))
+    ranks = ranks_in_words(sorted(case.ranks_of(found.rows)))
     return f"{ranks} {works} {longer:.1f} ms longer than {its} peers in step {number} only{added}"

@@ -16,21 +16,13 @@ from tracekit.analysis.slowrank.expected.excess import typical
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
 from tracekit.intervals import covered_until, subtract
-from tracekit.step_graph.own_parts import Parts
+from tracekit.step_graph.own_parts import Parts, WaitingParts
 from tracekit.step_graph.rank_timeline import RankTimeline
 from tracekit.step_graph.replay import StepModel, Usual
 from tracekit.step_graph.table_model import TableModel
-from tracekit.step_graph.waiting_parts import WaitingParts
 from tracekit.steps.medians import median_by_column
 from tracekit.steps.steps import inside_each, tails_of
-from tracekit.thresholds.slowrank import (
-    CANDIDATE_SHARE,
-    CLEAR_SHARE,
-    CLEARLY_MORE,
-    MAJORITY,
-    MINOR,
-    USUAL_VARIATION,
-)
+from tracekit.thresholds.slowrank import CLEAR_SHARE, CLEARLY_MORE, MAJORITY, MINOR, USUAL_VARIATION
 from tracekit.units import F64, I64
 
 
@@ -65,7 +57,7 @@ def _as_one(case: Case, rows: I64) -> bool:
 
 def slow_ranks(case: Case) -> Hypothesis | None:
     """Return the ranks that work significantly longer than their peers at a price; None where there are none."""
-    rows = significant_rows(case, CANDIDATE_SHARE)
+    rows = case.significant(case.suspect_ns)
     found = those_that_cost(case, rows) if len(rows) else None
     return found and _with_host(case, found, rows)
 
@@ -83,13 +75,6 @@ def _with_host(case: Case, found: Hypothesis, slow: I64) -> Hypothesis:
     cure = typical_without(case, slow), usual_of(case, slow)
     host = _hypothesis(case, mates, *_together_and_each(case, mates, *cure, case.model))
     return host if host.gain > (1.0 + USUAL_VARIATION) * found.gain else found
-
-
-def significant_rows(case: Case, share: float) -> I64:
-    """The rows with a significant excess over their peers of more than `share` of the step."""
-    found = case.found
-    enough = np.nan_to_num(found.mean, nan=0.0) > share * case.step_ns
-    return np.flatnonzero((np.nan_to_num(found.z, nan=0.0) > found.limit) & enough)
 
 
 def typical_without(case: Case, rows: I64) -> F64:
@@ -135,7 +120,7 @@ def bounded(case: Case, rows: I64, saved: float) -> float:
 
     Small savings, which decide nothing, are returned without reading the hosts.
     """
-    return saved if saved < CANDIDATE_SHARE * case.step_ns else min(saved, most_saved_ns(case, rows))
+    return saved if saved < case.suspect_ns else min(saved, most_saved_ns(case, rows))
 
 
 def beside_waits(case: Case, rows: I64, saved: float) -> tuple[float, float]:

@@ -18,7 +18,6 @@ from tracekit.analysis.slowrank.hypotheses.host_bound import typical_host_saves_
 from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
 from tracekit.step_graph.table_model import TableModel
 from tracekit.steps.dealt_tokens import Evened, even_shares
-from tracekit.steps.features import read_features
 from tracekit.thresholds.slowrank import (
     CLEARLY_MORE,
     MAJORITY,
@@ -40,15 +39,15 @@ def uneven_data(case: Case) -> float:
     """
     if case.table is not None:
         dealt = uneven_batches_ns(case, case.table)
-        return dealt if dealt >= MIN_LOST_SHARE * case.step_ns else 0.0
+        return dealt if dealt >= case.threshold_ns else 0.0
     dealt = dealt_ns(case)
-    if dealt >= MIN_LOST_SHARE * case.step_ns:
+    if dealt >= case.threshold_ns:
         return dealt
     gain = case.model.recorded_ns - case.model.levelled_ns(case.stages)
-    gain = min(gain, typical_host_saves_ns(case)) if gain >= MIN_LOST_SHARE * case.step_ns else gain
-    if gain >= MIN_LOST_SHARE * case.step_ns and not _follows_data(case):
+    gain = min(gain, typical_host_saves_ns(case)) if gain >= case.threshold_ns else gain
+    if gain >= case.threshold_ns and not _follows_data(case):
         gain = min(gain, more_data_price_ns(case))
-    return gain if gain >= MIN_LOST_SHARE * case.step_ns else 0.0
+    return gain if gain >= case.threshold_ns else 0.0
 
 
 def data_explains(case: Case, uneven: float, rows: Sequence[int], gain: float) -> bool:
@@ -67,7 +66,7 @@ def uneven_tokens(case: Case) -> float:
     It is what the step gains if every all-to-all deals its group out evenly, and at most what the rank with most tokens
     works beyond the median.
     """
-    least, most = MIN_LOST_SHARE * case.step_ns, case.met.tokens.lost_ns
+    least, most = case.threshold_ns, case.met.tokens.lost_ns
     model = case.timeline
     if most < least or model is None:
         return 0.0
@@ -94,11 +93,7 @@ def _follows_data(case: Case) -> bool:
     Where a GPU trace does not name attention, it suffices that whole parts of a step vary, not only single kernels. On
     a CPU it does not, because its scheduler distributes time unevenly as well.
     """
-    read = [
-        f
-        for r in rows_sampled(max(case.stages, key=len))
-        if (f := read_features(case.run, case.ops, case.steps, case.steps.ranks[r])) is not None
-    ]
+    read = [f for r in rows_sampled(max(case.stages, key=len)) if (f := case.features(r)) is not None]
     if not read:
         return False
     most = max(len(f.busy_by_step) for f in read)
@@ -232,7 +227,7 @@ class _Dealt:
                 if len(mine) < 2:
                     continue
                 off = work[mine] - work[mine].mean(axis=0)
-                replica = self._replica(row)
+                replica = min(self.run.mesh.pipeline(self.run.steps.ranks[row]))
                 for order, values in enumerate(off):
                     places[replica, order][stage, "" if several else name].append(values)
         pairs = [
@@ -247,10 +242,6 @@ class _Dealt:
         spread = float(np.sqrt(np.mean(one**2) * np.mean(two**2)))
         together = float(np.mean(one * two))
         return float(np.sqrt(max(together, 0.0))), together / spread if spread > 0 else 0.0
-
-    def _replica(self, row: int) -> int:
-        """The lowest rank of the pipeline that the rank in `row` belongs to."""
-        return min(self.run.mesh.pipeline(self.run.steps.ranks[row]))
 
 
 def segments(run: Measured) -> F64:

@@ -21,7 +21,7 @@ from tracekit.analysis.slowrank.hypotheses.dealt_work import (
 from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
 from tracekit.step_graph.replay import StepModel
 from tracekit.steps.step_kernels import StepKernels
-from tracekit.thresholds.slowrank import CLEARLY_MORE, MIN_LOST_SHARE, MINOR, USUAL_VARIATION
+from tracekit.thresholds.slowrank import CLEARLY_MORE, MINOR, USUAL_VARIATION
 from tracekit.units import F64
 
 
@@ -58,7 +58,7 @@ _KNOWN: Final = "dealt_bounds"
 
 def _priced(case: Case) -> Dealt:
     waited = float(np.where(case.analysed, case.ops.exposed, 0).sum()) / max(case.steps.wall.size, 1)
-    little = waited < MIN_LOST_SHARE * case.step_ns
+    little = waited < case.threshold_ns
     models = None if little else case.timelines
     if models is None:
         return Dealt(0.0, 0.0)
@@ -135,10 +135,8 @@ def _shared(off: F64) -> F64:
 def _by_share(same: SameKernels, i: int, share: float, *, by_step: bool) -> F64:
     """The part of the `i`-th rank's deviations that data cause, which make `share` of their variance."""
     off = np.broadcast_to(same.off_in_step[i], same.share[i].shape) if by_step else same.off[i]
-    return np.asarray(
-        np.where(np.abs(off) > CLEARLY_MORE - 1.0, 0.0, off) * (1.0 - np.sqrt(1.0 - min(share, 1.0))),
-        np.float64,
-    )
+    usual = np.where(np.abs(off) > CLEARLY_MORE - 1.0, 0.0, off)
+    return np.asarray(usual * (1.0 - np.sqrt(1.0 - min(share, 1.0))), np.float64)
 
 
 def _without(same: SameKernels, i: int, data: F64, *, by_step: bool) -> F64:

@@ -23,7 +23,7 @@ from tracekit.analysis.slowrank.expected.same_kernels import Kind, SameKernels, 
 from tracekit.step_graph.statistics import MAD_TO_SIGMA, usual_of_others
 from tracekit.steps.features import ATTENTION, MATMUL
 from tracekit.steps.medians import sampled
-from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
+from tracekit.steps.step_kernels import StepKernels
 from tracekit.thresholds.slowrank import (
     CORRELATION_ENTRIES,
     MAJORITY,
@@ -86,7 +86,7 @@ def read_kernels(case: Case) -> Read | None:
     chosen = [[r for r in stage.tolist() if r in set(rows)] for stage in case.stages]
     if max(map(len, chosen), default=0) < 2:
         return None
-    by_row = {row: kernels_in_steps(case.run, case.ops, case.steps, row) for row in rows}
+    by_row = {row: case.kernels(row) for row in rows}
     many = len(case.steps.numbers)
     stages = tuple(same_kernels([by_row[r] for r in mine], mine, many) for mine in chosen if len(mine) > 1)
     return Read(by_row, stages)
@@ -171,9 +171,8 @@ def _in_common(groups: Sequence[F64], tests: int = 1) -> float | None:
     if not groups:
         return None
     whole = sum(float(np.square(g).sum()) for g in groups)
-    pairs = sum(
-        float((np.square(g.sum(axis=0)) - np.square(g).sum(axis=0)).sum()) / (len(g) - 1) for g in groups
-    )
+    products = [float((np.square(g.sum(axis=0)) - np.square(g).sum(axis=0)).sum()) for g in groups]
+    pairs = sum(product / (len(g) - 1) for product, g in zip(products, groups, strict=True))
     entries = sum(g[0].size for g in groups) - len(groups) - groups[0].shape[1]
     if whole <= 0 or entries < CORRELATION_ENTRIES:
         return None
@@ -212,7 +211,7 @@ def more_data_ns(case: Case, rows: Sequence[int]) -> F64:
     for stage in case.stages:
         mine = np.flatnonzero(np.isin(rows, stage))
         chosen = sorted({*np.asarray(rows)[mine].tolist(), *sampled(stage.tolist())})
-        on_gpus = all(case.ops.per_rank[case.steps.ranks[row]].on_gpu for row in chosen)
+        on_gpus = all(case.on_gpu(row) for row in chosen)
         if len(mine) and len(chosen) > 1 and on_gpus:
             found[mine] = _beside_peers(case, chosen)[np.searchsorted(chosen, np.asarray(rows)[mine])]
     return found
@@ -236,7 +235,7 @@ def _counted_ns(case: Case, rows: Sequence[int]) -> tuple[F64, F64]:
 
     Shape (rows, steps); NaN for a step that a rank lacks.
     """
-    read = [kernels_in_steps(case.run, case.ops, case.steps, row) for row in rows]
+    read = [case.kernels(row) for row in rows]
     codes: dict[str, int] = {}
     code = np.array([codes.setdefault(name, len(codes)) for k in read for name in k.name.tolist()], np.int64)
     lasted = np.concatenate([k.lasted for k in read] or [np.zeros(0)])

@@ -14,8 +14,8 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.candidates import bound_by_hosts
-from tracekit.analysis.slowrank.hypotheses.host_bound import alike, hosts_known, most_saved_ns
-from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of, peers_of
+from tracekit.analysis.slowrank.hypotheses.host_bound import alike, most_saved_ns
+from tracekit.analysis.slowrank.hypotheses.suspect_work import peers_of
 from tracekit.cause_entry import Comparison, Order, Quantity, Row, causes_by_share
 from tracekit.causes import CAUSES, SIGNS
 from tracekit.findings import Cause, Evidence, Suspect
@@ -69,14 +69,8 @@ def explain(
     """
     if not peers:
         return Explained("unknown", (Evidence("own time a step", ms(suspect.own), None, "ms", "own"),))
-    compared = _beside(suspect, peers)
-    rank = replace(
-        compared,
-        no_fault=no_fault,
-        spared=spared,
-        launches_slowly=cache(launches_slowly),
-        under_quota=cache(under_quota),
-    )
+    rank = replace(_beside(suspect, peers), no_fault=no_fault, spared=spared)
+    rank = replace(rank, launches_slowly=cache(launches_slowly), under_quota=cache(under_quota))
     evidence = _evidence(rank, ALWAYS)
     if rank.over("own") <= 0:
         return Explained("unknown", evidence)
@@ -145,10 +139,8 @@ def _typical(suspect: Features, peers: Sequence[Features]) -> tuple[float, float
     """
     mine = usual = 0.0
     for name in sorted({name for rank in (suspect, *peers) for name in rank.operators}):
-        own, some = (
-            suspect.operators.get(name),
-            [(p.operators[name], p.steps) for p in peers if name in p.operators],
-        )
+        own = suspect.operators.get(name)
+        some = [(p.operators[name], p.steps) for p in peers if name in p.operators]
         if 2 * len(some) > len(peers):
             usual += float(np.median([o.total / steps for o, steps in some]))
             each, median = np.median([(o.total / o.count, o.median) for o, _ in some], axis=0).tolist()
@@ -187,7 +179,7 @@ def _usual_gaps(peers: Sequence[Features], count: int) -> F64:
 def paused_hosts(case: Case, rows: Sequence[int]) -> tuple[int, ...]:
     """The ranks among `rows` with pauses of their processes as the cause of their excess over other stages."""
     peers = peers_of(case, rows[0], rows, other_stages=True)
-    found = [(row, features_of(case, row)) for row in rows] if peers else []
+    found = [(row, case.features(row)) for row in rows] if peers else []
     return tuple(row for row, mine in found if mine is not None and CAUSES[explain(mine, peers).cause].pauses)
 
 
@@ -208,18 +200,19 @@ def may_be_pace(case: Case, suspect: Suspect, suspects: Sequence[Suspect]) -> bo
     asked = CAUSES[suspect.cause].on_host and case.ops.per_rank[suspect.rank].on_gpu
     if case.table is not None or not asked:
         return False
-    recorded, loads = hosts_known(case, np.array([row])), CAUSES[suspect.cause].shown_by("loader")
+    recorded = bool(np.isfinite(np.delete(case.host_needs, row, axis=0)).any())  # of any other host
+    loads = CAUSES[suspect.cause].shown_by("loader")
     if loads or recorded:
         rows = np.array([case.steps.row(s.rank) for s in suspects])
         paced = recorded and alike(case, row, rows) and bound_by_hosts(case, rows)
         return paced and (loads or _short(case, row))
-    mine = features_of(case, row)
+    mine = case.features(row)
     return mine is not None and mine.launches * HOST_SILENT_NS >= case.step_ns and _short(case, row)
 
 
 def _short(case: Case, row: int) -> bool:
     """Whether the part of a rank's gaps beyond a usual pace is less than half of the most that they may cost."""
-    mine, peers = features_of(case, row), peers_of(case, row, (row,))
+    mine, peers = case.features(row), peers_of(case, row, (row,))
     if mine is None or not peers:
         return False
     excess = mine.gap - float(np.median([p.gap for p in peers]))

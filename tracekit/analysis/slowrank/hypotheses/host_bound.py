@@ -80,11 +80,6 @@ def typical_host_saves_ns(case: Case, stalled: F64 | float = 0.0) -> float:
     return max(wall - float(np.nanmedian(usual)), 0.0)
 
 
-def hosts_known(case: Case, rows: I64) -> bool:
-    """Whether the host of any rank beside `rows` was recorded."""
-    return bool(np.isfinite(np.delete(case.host_needs, rows, axis=0)).any())
-
-
 def without_gaps(case: Case, model: StepModel, over: Mapping[int, F64]) -> dict[tuple[int, int], Cuts]:
     """Return the cuts, by run and row, that take `over` from the longest gaps of a rank in each step.
 
@@ -106,13 +101,12 @@ def without_gaps(case: Case, model: StepModel, over: Mapping[int, F64]) -> dict[
             for place, column in enumerate(columns):
                 low, high = line.knots[place], line.knots[place + 1]
                 tail = low + _idle_in_tail(case, row, column)
-                mine, left = _longest(
-                    np.append(begin, low), np.append(end, tail), low, high, float(less[column])
-                )
+                spans = np.append(begin, low), np.append(end, tail)
+                mine, left = _longest(*spans, low, high, float(less[column]))
                 chosen, factors = [*chosen, mine], [*factors, left]
-            spans, left = np.concatenate(chosen), np.concatenate(factors)
-            order = np.argsort(spans[:, 0], kind="stable")
-            cuts[n, row] = line.scaled(spans[order].ravel(), left[order])
+            taken, left = np.concatenate(chosen), np.concatenate(factors)
+            order = np.argsort(taken[:, 0], kind="stable")
+            cuts[n, row] = line.scaled(taken[order].ravel(), left[order])
     return cuts
 
 
@@ -120,9 +114,8 @@ def _idle_in_tail(case: Case, row: int, column: int) -> float:
     """The idle time behind the last communication of a recording, which counts at the begin of its first step, ns."""
     if case.steps.tail[row, column] <= 0:
         return 0.0
-    begin, end = idle_within(
-        case.ops, case.steps.ranks[row], tails_of(case.steps, case.steps.ranks[row], [column])
-    )
+    rank = case.steps.ranks[row]
+    begin, end = idle_within(case.ops, rank, tails_of(case.steps, rank, [column]))
     return float(np.minimum((end - begin).sum(), case.steps.tail[row, column]))
 
 

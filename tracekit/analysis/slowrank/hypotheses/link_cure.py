@@ -37,7 +37,7 @@ def price_of(case: Case, late: F64) -> Price:
     own, models = case.steps.own, case.timelines
     if models is None:
         gain = case.model.recorded_ns - case.model.step_ns(own, _usual_transfer(case, late))
-        return Price(gain, gain, gain)
+        return Price.exactly(gain)
     low, high = (
         models.likely.recorded_ns - without_link(case, m, late).step_ns(own)
         for m in (models.pinned, models.free)
@@ -85,14 +85,18 @@ def carried_ns(case: Case, rows: I64) -> tuple[float, float]:
     one process does both, and may be as short as the shortest of its message at most. Zeros for operation tables, and
     where a device carries out the transfers.
     """
-    model, ranks = case.timeline, [case.steps.ranks[row] for row in rows.tolist()]
+    model, ranks = case.timeline, case.ranks_of(rows)
     if model is None or any(case.ops.per_rank[rank].on_gpu for rank in ranks):
         return 0.0, 0.0
     target, usual = typical_without(case, rows), usual_of(case, rows)
     without = model.step_ns(target, usual=usual)
     pace = np.nansum(case.steps.own, axis=1)[rows] / np.nansum(target, axis=1)[rows]
     likely, least = _usual_transfers(case, dict(zip(ranks, pace.tolist(), strict=True)))
-    leaves = replace(model, later=_usual_departures(case, model.later, ranks))
+    mine, later = np.isin(case.ops.rank, ranks), model.later.copy()
+    for token in _tokens(case.ops.token[mine]):  # left no later than the others leave the same operation
+        same = case.ops.token == token
+        later[same & mine] = _no_longer(model.later, same & mine, same & ~mine)
+    leaves = replace(model, later=later)
     best, high = (max(without - leaves.step_ns(target, t, usual), 0.0) for t in (likely, least))
     return best, max(best, high)
 
@@ -179,17 +183,14 @@ def _usual_transfers(case: Case, pace: Mapping[int, float]) -> tuple[F64, F64]:
     """
     ops, waits = case.ops, case.waits
     channel, transfer = ops.channel[waits.first_row], waits.transfer.astype(np.float64)
-    factor = np.array([max((pace.get(m, 0.0) for m in c.members), default=0.0) for c in ops.channels])[
-        channel
-    ]
+    slower = [max((pace.get(m, 0.0) for m in c.members), default=0.0) for c in ops.channels]
+    factor = np.array(slower)[channel]
     struck = factor > 0
     words, _ = message_of(case)
     shapes = [case.shape_of(c) for c in ops.channels]
     kinds: dict[object, int] = {}
-    kind = np.array(
-        [kinds.setdefault((w, shapes[c]), len(kinds)) for w, c in zip(words, channel.tolist(), strict=True)],
-        np.int64,
-    )
+    named = zip(words, (shapes[c] for c in channel.tolist()), strict=True)
+    kind = np.array([kinds.setdefault(name, len(kinds)) for name in named], np.int64)
     likely, least = transfer.copy(), transfer.copy()
     for number in range(len(kinds)):
         same = waits.complete & (kind == number)
@@ -200,15 +201,6 @@ def _usual_transfers(case: Case, pace: Mapping[int, float]) -> tuple[F64, F64]:
             likely[mine] = _no_longer(transfer, mine, others) if others.any() else paced
             least[mine] = likely[mine] if others.any() else shortest
     return likely, least
-
-
-def _usual_departures(case: Case, later: F64, ranks: list[int]) -> F64:
-    """`later` (by operation, ns) with `ranks` leaving no later than the others leave the same operation."""
-    mine, result = np.isin(case.ops.rank, ranks), later.copy()
-    for token in np.unique(case.ops.token[mine].astype(str)).tolist():
-        same = case.ops.token == token
-        result[same & mine] = _no_longer(later, same & mine, same & ~mine)
-    return result
 
 
 def _no_longer(spent: F64, mine: Mask, others: Mask) -> F64:

@@ -43,9 +43,7 @@ def role_of_tensor_groups(case: Case) -> Role | None:
     over = np.maximum(np.fmin(case.met.role, idle_beyond(case, case.computed, case.met.of_role)), 0.0)
     cuts = without_gaps(case, models.likely, {row: over[row] for row in rows})
     saved = saved_by(models, lambda model: model.rescaled_ns(cuts))
-    bound = most_saved_ns(
-        case, case.met.of_role
-    )  # where hosts set the pace, the devices of a role idle for all of it
+    bound = most_saved_ns(case, case.met.of_role)  # devices idle for all of it where hosts set the pace
     longer = min(float(np.median(over[list(rows)].mean(axis=1))), bound)
     most = min(float(over[list(rows)].max(axis=0).mean()), bound)
     loads = [_loading(case, row) for row in sampled(list(rows))]
@@ -101,11 +99,9 @@ def _load_by_design(case: Case, rows: Sequence[int]) -> bool:
     usual = float(np.median([_loading(case, row) for row in sampled(list(rows))]))
     others = sampled([row for row in range(len(stages)) if row not in rows])
     loads = {row: _loading(case, row) for row in others}
-    alone = all(
-        ns <= several * MAJORITY * usual or (stages[row] in ends and (several or ns >= MAJORITY * usual))
-        for row, ns in loads.items()
-    )
-    return stages[rows[0]] in ends and alone
+    inner = [ns for row, ns in loads.items() if ns > several * MAJORITY * usual and stages[row] not in ends]
+    less = [ns for ns in loads.values() if 0 < ns < MAJORITY * usual]
+    return stages[rows[0]] in ends and not inner and (several or not less)
 
 
 def _loading(case: Case, row: int) -> float:

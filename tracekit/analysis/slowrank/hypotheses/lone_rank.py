@@ -15,7 +15,7 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case, Timelines
 from tracekit.analysis.slowrank.expected.same_kernels import Place, Ran, at_places, pace_at
 from tracekit.analysis.slowrank.hypotheses.host_bound import without_gaps
-from tracekit.analysis.slowrank.hypotheses.suspect_work import features_of, pace_among
+from tracekit.analysis.slowrank.hypotheses.suspect_work import pace_among
 from tracekit.analysis.slowrank.price import Price, saved_by
 from tracekit.causes import CAUSES, CPU_LAUNCH, DATALOADER, GPU_COMPUTE, HOST_STALL, MEMORY
 from tracekit.findings import Cause
@@ -167,7 +167,7 @@ def _late_host(case: Case, models: Timelines, row: int) -> LoneFault | None:
     others = _others(case, row)
     longer = (gaps - median_of_others(gaps, [np.arange(len(gaps))]))[row]
     over = np.nan_to_num(np.clip(longer - _at_begins(case, row), 0.0, None))
-    if over.mean() < MIN_LOST_SHARE * case.step_ns:
+    if over.mean() < case.threshold_ns:
         return None
     pace = pace_among(case, (row,), others)
     if pace is None and case.on_gpus:
@@ -187,7 +187,7 @@ def _late_host(case: Case, models: Timelines, row: int) -> LoneFault | None:
 
 def _cause_of_gaps(case: Case, row: int, others: Sequence[int], over: float) -> Cause | None:
     """What most of a device's longer gaps (ns a step) are: named spans, or gaps longer than any of the others'."""
-    mine, theirs = features_of(case, row), [features_of(case, r) for r in others]
+    mine, theirs = case.features(row), [case.features(r) for r in others]
     known = [f for f in theirs if f is not None]
     if mine is None or len(known) < len(theirs):
         return None
@@ -211,7 +211,7 @@ def _at_begins(case: Case, row: int) -> F64:
     is a fault of its own.
     """
     found, rank = np.zeros(len(case.steps.numbers)), case.steps.ranks[row]
-    mine = features_of(case, row)
+    mine = case.features(row)
     loads = mine is not None and mine.loader >= MAJORITY * mine.gap
     columns = np.flatnonzero(np.isfinite(case.steps.own[row])).tolist()
     if case.mesh.stage(rank) > 0 or loads or not columns:

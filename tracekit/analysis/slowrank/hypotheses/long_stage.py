@@ -15,7 +15,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.contention import stage_contention
 from tracekit.analysis.slowrank.expected.excess import recurs
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
-from tracekit.analysis.slowrank.expected.same_kernels import stage_pace
+from tracekit.analysis.slowrank.expected.same_kernels import at_places, pace_at
 from tracekit.analysis.slowrank.hypotheses.excess_parts import paused_hosts
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns, without_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, launches_alike
@@ -27,7 +27,6 @@ from tracekit.thresholds.slowrank import (
     CHANCE,
     LITTLE_SHARE,
     MAJORITY,
-    MIN_LOST_SHARE,
     NODE_RANKS,
     NOISE_FLOOR,
     USUAL_VARIATION,
@@ -69,7 +68,7 @@ def long_stage(case: Case) -> LongStage | None:
 
     Only compute makes several stages long together: in most jobs the first and the last stage load data by design.
     """
-    least = MIN_LOST_SHARE * case.step_ns
+    least = case.threshold_ns
     found = _at_pace(case, _longest(case, case.steps.own))
     alone = _price(case, found[:1]) if found else None
     if alone is None or (alone.price.high < least and len(found) == 1):
@@ -97,9 +96,10 @@ def _at_pace(case: Case, found: Sequence[_Longer]) -> list[_Longer]:
         return list(found)
     levels = _levels(case, case.steps.own if (computed := _compute(case)) is None else computed)
     others = [rows for rows in _seen(case) if all(rows[0] != one.rows[0] for one in found)]
+    usual = [at_places(case, rows) for rows in others]
     result = []
     for one in found:
-        pace = stage_pace(case, one.rows, others) or 1.0
+        pace = pace_at(at_places(case, one.rows), usual) or 1.0
         slow = levels[_place(case, one.rows)] * (1.0 - 1.0 / pace)
         explained = np.nanmean(slow) >= MAJORITY * np.nanmean(one.over)
         result.append(replace(one, over=slow, pace=pace) if explained else one)
@@ -138,7 +138,7 @@ def faint_stage(case: Case) -> LongStage | None:
     if not found or found[0].z > Z_LIMIT:
         return None
     stage = _price(case, found[:1])
-    return stage if stage.price.best >= MIN_LOST_SHARE * case.step_ns else None
+    return stage if stage.price.best >= case.threshold_ns else None
 
 
 def _idle(case: Case, stage: LongStage) -> LongStage:
@@ -170,8 +170,8 @@ def _longest(case: Case, spent: F64, *, proven: bool = True) -> list[_Longer]:
         return []
     found = _beyond(_levels(case, spent), case)
     longer = any(confidence(z, len(found.z)) > 1.0 - CHANCE for z in np.nan_to_num(found.z).tolist())
-    if longer and (added := _contention(case)).any():  # kernels are read only then
-        found = _beyond(_levels(case, spent) - added, case)
+    if longer and case.table is None and case.on_gpus:  # kernels are read only then
+        found = _beyond(_levels(case, spent) - stage_contention(case, groups), case)
     if not np.isfinite(found.mean).any():
         return []
     surely = [z > Z_LIMIT if proven else confidence(z, len(groups)) > 1.0 - CHANCE for z in found.z.tolist()]
@@ -184,13 +184,6 @@ def _longest(case: Case, spent: F64, *, proven: bool = True) -> list[_Longer]:
         return []
     few = len(long) <= MAJORITY * len(groups)
     return [_Longer(groups[i], found.value[i], float(found.z[i])) for i in (long if few else order[:1])]
-
-
-def _contention(case: Case) -> F64:
-    """The time that communication adds to the compute of each recorded stage, stages × steps, ns; 0 where unknown."""
-    if case.table is not None or not case.on_gpus:
-        return np.zeros((len(_seen(case)), len(case.steps.numbers)))
-    return stage_contention(case, _seen(case))
 
 
 def _place(case: Case, rows: I64) -> int:
@@ -264,9 +257,7 @@ def _price(case: Case, found: Sequence[_Longer]) -> LongStage:
     else:
         gain = max(case.model.recorded_ns - case.model.step_ns(cured), 0.0)
         pinned, early = (m.recorded_ns - m.step_ns(cured) for m in (case.pinned_model, case.early_model))
-        exact = (
-            case.residual_ns < LITTLE_SHARE * case.step_ns
-        )  # else an unseen rank may come later than the stage
+        exact = case.residual_ns < LITTLE_SHARE * case.step_ns  # else an unseen rank may come later
         low = max(pinned, min(gain, early) - explained_from(case)) if exact else pinned
         high = case.model.recorded_ns - case.free_model.step_ns(cured) + case.residual_ns
     price = Price.between(low, gain, min(max(high, gain), max(most, gain)))

@@ -27,7 +27,6 @@ from tracekit.steps.steps import inside_each, windows_of
 from tracekit.thresholds.slowrank import (
     LITTLE_SHARE,
     MAJORITY,
-    MIN_LOST_SHARE,
     MINOR,
     NEARLY_ALL,
     NO_ACCIDENT,
@@ -82,13 +81,12 @@ def moving_stalls(case: Case) -> MovingStalls | None:
     if case.timeline is None or len(case.steps.numbers) < 2:
         return None
     over = _without_trifles(outliers(_gaps(case), case.stages, case.step_ns))
-    turns = _priced(case, MovingStalls(over, 0.0)) if _in_turn(over) else None
+    often = float((over > 0).any(axis=0).mean()) if over.size else 0.0
+    in_turn = often >= MAJORITY and _moves(over) and scattered(over)
+    turns = _priced(case, MovingStalls(over, 0.0)) if in_turn else None
     late = common_stalls(case)
-    if (
-        late is None
-        or not late.over[:, 1:].any()
-        or (turns is not None and turns.gain >= MAJORITY * late.gain)
-    ):
+    dear = turns is not None and late is not None and turns.gain >= MAJORITY * late.gain
+    if late is None or not late.over[:, 1:].any() or dear:
         return turns
     return late if filled_by_spans(case, *_longest_of(late), MAJORITY) == DATALOADER else turns
 
@@ -133,10 +131,8 @@ def beside_stalls(case: Case, stalls: MovingStalls, found: Hypothesis) -> Hypoth
 def _priced(case: Case, found: MovingStalls) -> MovingStalls | None:
     """`found` with its price; None where that is below 2 % of the step, or the model's error."""
     over, model = found.over, case.timeline
-    most = float(over.max(axis=0).sum()) / len(
-        case.steps.numbers
-    )  # no cure saves more than the longest stall of each step
-    if most < MIN_LOST_SHARE * case.step_ns or model is None:
+    most = float(over.max(axis=0).sum()) / len(case.steps.numbers)  # of the longest stall of each step
+    if most < case.threshold_ns or model is None:
         return None
     cuts = without_gaps(case, model, {row: over[row] for row in np.flatnonzero(over.any(axis=1)).tolist()})
     gain = min(model.recorded_ns - model.rescaled_ns(cuts), typical_host_saves_ns(case, over))
@@ -177,7 +173,7 @@ def stalls_of_the_same(case: Case) -> MovingStalls | None:
 
 def _costly(case: Case, found: MovingStalls) -> MovingStalls | None:
     """`found`; None where its price is below 2 % of the step, or the model's error."""
-    return found if found.gain >= max(MIN_LOST_SHARE * case.step_ns, case.residual_ns) else None
+    return found if found.gain >= max(case.threshold_ns, case.residual_ns) else None
 
 
 def _accidents(case: Case) -> F64 | None:
@@ -210,13 +206,6 @@ def _of_longest_rank(over: F64) -> F64:
     """`over` of the rank that has most of it alone."""
     row = int(over.sum(axis=1).argmax())
     return np.asarray(np.where(np.arange(len(over))[:, None] == row, over, 0.0), np.float64)
-
-
-def _in_turn(over: F64) -> bool:
-    """Whether stalls hit most steps and several ranks, distributed over the ranks as if by chance."""
-    struck = over > 0
-    often = float(struck.any(axis=0).mean()) if struck.size else 0.0
-    return often >= MAJORITY and _moves(over) and scattered(over)
 
 
 def cause_of(case: Case, found: MovingStalls) -> Cause:

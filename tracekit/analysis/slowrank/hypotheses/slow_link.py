@@ -5,7 +5,7 @@ peers. The ranks at the slow link are in slow groups on every axis that was comp
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -15,6 +15,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.like_transfers import (
     beside,
     comparable,
+    is_sure,
     message_of,
     short_pipeline,
     uncompared_lateness,
@@ -22,6 +23,7 @@ from tracekit.analysis.slowrank.expected.like_transfers import (
 from tracekit.analysis.slowrank.expected.nodes import (
     LONE_LINK,
     UNPLACED,
+    Nodes,
     at_the_link,
     lone_links,
     nodes_of,
@@ -29,14 +31,12 @@ from tracekit.analysis.slowrank.expected.nodes import (
     whole_boundaries,
 )
 from tracekit.analysis.slowrank.expected.sound_transfers import fit_hardware
-from tracekit.analysis.slowrank.hypotheses.inferred_members import is_sure
 from tracekit.analysis.slowrank.hypotheses.link_cure import dear_channels, price_of
 from tracekit.analysis.slowrank.price import Price, may_cost_ns
 from tracekit.matching.message_order import UNKNOWN_SIZE
 from tracekit.step_graph.statistics import MAD_TO_SIGMA, NORMAL_95, level_of, spread_of_others
 from tracekit.thresholds.slowrank import (
     KIND_RATIO,
-    MIN_LOST_SHARE,
     NETWORKS_RATIO,
     NO_ACCIDENT,
     TIME_SLICE_NS,
@@ -58,9 +58,7 @@ class SlowLink:
     peers_ns: float
     z: float
     late: float = 0.0  # the lateness of its messages beyond their peers', on the slowest channel, ns a step
-    guessed: bool = (
-        False  # only messages with inferred peers show it, and only on clocks that these messages align
-    )
+    guessed: bool = False  # only messages with inferred peers show it, on clocks that they align
     layout: str = ""  # the reason that a border between nodes may explain it; empty where none does
     delays: F64 = field(default_factory=lambda: np.zeros(0), compare=False)  # of each instance
 
@@ -90,7 +88,7 @@ def slow_link(case: Case) -> SlowLink | None:
     The only link between nodes has no peer: it is compared with the others, which proves nothing, and is left out where
     it fits described hardware.
     """
-    nodes, least = nodes_of(case), MIN_LOST_SHARE * case.step_ns
+    nodes, least = nodes_of(case), case.threshold_ns
     found = _slowest(case, nodes)
     if not nodes and found is not None and _whole_boundaries(case, found):
         return None if fit_hardware(case, found.channels) else replace(found, layout=UNPLACED)
@@ -122,9 +120,7 @@ def _whole_boundaries(case: Case, found: SlowLink) -> bool:
     return found.ratio < NETWORKS_RATIO and whole_boundaries(case, found.channels, compared)
 
 
-def _slowest(
-    case: Case, nodes: Mapping[int, str | int], only: Collection[int] | None = None
-) -> SlowLink | None:
+def _slowest(case: Case, nodes: Nodes, only: Collection[int] | None = None) -> SlowLink | None:
     """`slow_link` among channels of equal reach over `nodes` (any reach where empty), restricted to channels `only`."""
     slow, tested, late, sure = _slow_channels(case, nodes, only)
     if not slow:
@@ -138,25 +134,17 @@ def _slowest(
     late = np.where(np.isin(case.ops.channel[case.waits.first_row], list(dear)), late, 0.0)
     pairs = {c: [(f.here, f.peers) for f in several] for c, several in slow.items()}
     late, price = _priced(case, late, uncompared_lateness(case, pairs, tested, late, ranks, nodes))
-    longest = _longest(case, slow, late)
+    channel = case.ops.channel[case.waits.first_row]
+    longest = max(float(late[channel == c].sum()) for c in slow) / len(case.steps.numbers)
     most = max(max(slow.values(), key=lambda v: max(s.z for s in v)), key=lambda s: s.here - s.peers)
-    ratio = most.here / max(most.peers, 1.0)
     return SlowLink(
-        ranks,
-        price,
-        tuple(sorted(slow)),
-        ratio,
-        most.here,
-        most.peers,
-        most.z,
-        longest,
-        not sure,
-        delays=late,
-    )
+        ranks, price, tuple(sorted(slow)), most.here / max(most.peers, 1.0), most.here, most.peers, most.z,
+        longest, not sure, delays=late,
+    )  # fmt: skip
 
 
 def _slow_channels(
-    case: Case, nodes: Mapping[int, str | int], only: Collection[int] | None, at: frozenset[int] = frozenset()
+    case: Case, nodes: Nodes, only: Collection[int] | None, at: frozenset[int] = frozenset()
 ) -> tuple[dict[int, list[_Slowness]], dict[int, list[int]], F64, bool]:
     """(slow channels, compared instances by channel, lateness of each instance in ns, whether peers are certain).
 
@@ -194,12 +182,6 @@ def _slow_channels(
     return slow, tested, late, sure
 
 
-def _longest(case: Case, slow: Iterable[int], late: F64) -> float:
-    """The largest total of `late` (by instance, ns) on one of the `slow` channels, ns a step."""
-    channel = case.ops.channel[case.waits.first_row]
-    return max(float(late[channel == c].sum()) for c in slow) / len(case.steps.numbers)
-
-
 def _untimed(case: Case, channel: int, token: str) -> I64:
     """The instances of `token` on a slow channel with only a bound of their time, at least that of the timed ones."""
     rows = case.waits.first_row
@@ -220,7 +202,7 @@ def _compare(
     case: Case,
     channels: dict[int, list[int]],
     spent: F64,
-    nodes: Mapping[int, str | int] = MappingProxyType({}),
+    nodes: Nodes = MappingProxyType({}),
     at: frozenset[int] = frozenset(),
 ) -> dict[int, _Slowness]:
     """The channels that spend longer than the median of the others; `channels` holds their instances, `spent` is ns.
@@ -228,9 +210,8 @@ def _compare(
     In a short pipeline the others are links of other ranks or `nodes`, or links that are not slow.
     """
     places = {c: _by_place(case, n) for c, n in channels.items()}
-    level = _both_ways(
-        case, {c: float(np.mean([np.median(spent[p]) for p in found])) for c, found in places.items()}
-    )
+    level = {c: float(np.mean([np.median(spent[p]) for p in found])) for c, found in places.items()}
+    level = _both_ways(case, level)
     slow: dict[int, _Slowness] = {}
     usual = dict(zip(level, zip(*spread_of_others(list(level.values())), strict=True), strict=True))
     ends = short_pipeline([case.ops.channels[c] for c in channels], nodes)

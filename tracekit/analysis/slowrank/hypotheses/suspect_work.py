@@ -10,10 +10,10 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.intervals import union
 from tracekit.rank_events.event_columns import Values, categories, ints, matches
-from tracekit.steps.features import COLLECTOR, LOADER, Features, loading_ns, read_features
+from tracekit.steps.features import COLLECTOR, LOADER, Features, loading_ns
 from tracekit.steps.host_need import FREE, MOSTLY, launch_pace
 from tracekit.steps.medians import sampled
-from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
+from tracekit.steps.step_kernels import StepKernels
 from tracekit.steps.steps import idle_within, inside_each, windows_of
 from tracekit.thresholds.slowrank import (
     CLEARLY_MORE,
@@ -29,16 +29,11 @@ from tracekit.thresholds.slowrank import (
 from tracekit.units import F64, I64, ms
 
 
-def features_of(case: Case, row: int) -> Features | None:
-    """The features of the rank in `row` of Steps; None where it has no step whole."""
-    return read_features(case.run, case.ops, case.steps, case.steps.ranks[row])
-
-
 def peers_of(case: Case, row: int, suspects: Sequence[int], *, other_stages: bool = False) -> list[Features]:
     """The features of a sample of unsuspected peers of `row`, or of ranks in any stage."""
     pool = np.arange(len(case.steps.ranks)) if other_stages else case.peers_of(row)
     rows = [int(r) for r in pool if r not in suspects and np.isfinite(case.steps.own[r]).any()]
-    return [f for r in sampled(rows) if (f := features_of(case, r)) is not None]
+    return [f for r in sampled(rows) if (f := case.features(r)) is not None]
 
 
 def only_attention(case: Case, rows: Sequence[int]) -> bool:
@@ -46,18 +41,14 @@ def only_attention(case: Case, rows: Sequence[int]) -> bool:
 
     Time that tokens and communication explain is not part of the excess: few tokens may hide it.
     """
-    mine, peers = features_of(case, rows[0]), peers_of(case, rows[0], rows)
+    mine, peers = case.features(rows[0]), peers_of(case, rows[0], rows)
     if mine is None or not peers:
         return False
-    excess = (
-        mine.own - float(np.median([p.own for p in peers])) - float(np.nanmean(case.met.explained[rows[0]]))
-    )
-    attention = mine.attention - float(np.median([p.attention for p in peers]))
-    products = mine.matmul - float(np.median([p.matmul for p in peers]))
-    usual = float(np.median([p.attention for p in peers]))
-    share = attention / max(usual, 1.0)
-    products_share = products / max(float(np.median([p.matmul for p in peers])), 1.0)
-    return excess > 0 and attention >= NEARLY_ALL * excess and products_share < MINOR * share
+    parts = np.median([(p.own, p.attention, p.matmul) for p in peers], axis=0).tolist()
+    excess = mine.own - parts[0] - float(np.nanmean(case.met.explained[rows[0]]))
+    attention, products = mine.attention - parts[1], mine.matmul - parts[2]
+    share, products_share = attention / max(parts[1], 1.0), products / max(parts[2], 1.0)
+    return bool(excess > 0 and attention >= NEARLY_ALL * excess and products_share < MINOR * share)
 
 
 def dealt_to_its_replica(case: Case, row: int) -> bool:
@@ -99,9 +90,8 @@ def _documents_show(case: Case, row: int) -> bool:
             turns[line].append(values)
     every_replica = _alike(list(turns.values()))
     rest = [found for line, found in turns.items() if line != mine]
-    most = max(
-        (float(np.abs(np.nan_to_num(v)).max(initial=0.0)) for found in rest for v in found), default=0.0
-    )
+    swings = [float(np.abs(np.nan_to_num(v)).max(initial=0.0)) for found in rest for v in found]
+    most = max(swings, default=0.0)
     if float(np.nanmean(case.found.value[row])) > CLEARLY_MORE * most:
         return False
     return every_replica >= NEARLY_ALL and _alike(rest) >= MAJORITY
@@ -139,7 +129,7 @@ def stalled_often(case: Case, row: int, excess: float) -> bool:
 
     One gap is an accident of one operation; several mean that the host stalls repeatedly, although in one step only.
     """
-    mine, peers = features_of(case, row), peers_of(case, row, (row,))
+    mine, peers = case.features(row), peers_of(case, row, (row,))
     if mine is None or not peers:
         return False
     usual = CLEARLY_MORE * float(np.median([p.gaps.max(initial=0) for p in peers]))
@@ -267,11 +257,11 @@ def _added(case: Case, row: int, column: int, peers: list[int]) -> dict[str, flo
 
     Nothing for fewer than NO_ACCIDENT of them.
     """
-    if not case.ops.per_rank[case.steps.ranks[row]].on_gpu:
+    if not case.on_gpu(row):
         return {}
-    mine = kernels_in_steps(case.run, case.ops, case.steps, row)
+    mine = case.kernels(row)
     others = [_by_name(mine, int(c)) for c in np.unique(mine.column) if c != column]
-    others += [_by_name(kernels_in_steps(case.run, case.ops, case.steps, peer), column) for peer in peers]
+    others += [_by_name(case.kernels(peer), column) for peer in peers]
     added, pieces = {}, 0
     for name, (count, took) in _by_name(mine, column).items():
         usual = [other.get(name, (0, 0.0)) for other in others]

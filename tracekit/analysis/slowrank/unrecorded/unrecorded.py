@@ -4,7 +4,7 @@ An operation with an unrecorded member is compared with complete operations of i
 the other data-parallel replicas. Without either, waiting and transfer cannot be separated.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.unrecorded.quickest import beyond_likes, beyond_quickest, slowest_ns
+from tracekit.analysis.slowrank.expected.sound_transfers import beyond_likes, beyond_quickest, slowest_ns
 from tracekit.analysis.slowrank.wording import ranks_in_words
 from tracekit.axes import crosses_replicas
 from tracekit.rank_events.operation_names import MESSAGES
-from tracekit.thresholds.slowrank import MIN_LOST_SHARE, MINOR
+from tracekit.thresholds.slowrank import MINOR
 from tracekit.timing.buffered_sends import bytes_of
 from tracekit.units import F64, ms
 
@@ -28,9 +28,7 @@ class Kind(NamedTuple):
     message: str
     shape: tuple[object, ...]  # of the channel
     stages: tuple[int, ...]  # pipeline stages of its members; empty for those at any stage
-    recorded: tuple[
-        int, ...
-    ] = ()  # stages of its recorded members, where these are only some of a collective's
+    recorded: tuple[int, ...] = ()  # stages of its recorded members, if these are some of a collective's
 
 
 @dataclass(frozen=True)
@@ -49,14 +47,6 @@ class Unseen:
     awaited: float = 0.0
 
 
-@dataclass(frozen=True)
-class _Partial:
-    """One operation with an unrecorded member: its row of Operations, and the least exposed time it lasted, ns."""
-
-    row: int
-    spent: float
-
-
 def waited_for_missing(case: Case) -> Unseen:
     """Return the time that the recorded ranks wait for ranks without a trace.
 
@@ -72,9 +62,9 @@ def waited_for_missing(case: Case) -> Unseen:
     undecided: dict[int, float] = {}
     unsized: dict[int, float] = {}
     longer: dict[int, float] = {}
-    kinds: dict[Kind, list[_Partial]] = defaultdict(list)
-    for p in partial:
-        kinds[_kind(case, p.row)].append(p)
+    kinds: dict[Kind, dict[int, float]] = defaultdict(dict)
+    for row, spent in partial.items():
+        kinds[_kind(case, row)][row] = spent
     usual, shortest = _usual(case, kinds), _usual(case, kinds, min)
     for kind, group in kinds.items():
         compared = _beside_complete(group, usual.get(kind))
@@ -85,8 +75,8 @@ def waited_for_missing(case: Case) -> Unseen:
             unsized.update(_beside_complete(group, shortest.get(_any_stage(kind))) or {})
         compared = compared or _beside_complete(group, usual.get(_any_stage(kind)))
         over.update(compared or {})
-        undecided.update({p.row: p.spent for p in group} if compared is None else {})
-        longer.update(beyond_quickest(case, [p.row for p in group]) if compared is None else {})
+        undecided.update(group if compared is None else {})
+        longer.update(beyond_quickest(case, [*group]) if compared is None else {})
     lasted = {row: float(case.waits.transfer[case.ops.instance[row]]) for row in longer}
     awaited = max(beyond_network(case, undecided), _worst(case, longer), beyond_others(case, lasted))
     undecided.update(unsized)
@@ -100,7 +90,7 @@ def waited_for_missing(case: Case) -> Unseen:
 
 def reason_of(case: Case, unseen: Unseen) -> str:
     """Return the sentence on how long the recorded ranks wait, or may wait, and for which ranks."""
-    found = unseen.known >= MIN_LOST_SHARE * case.step_ns
+    found = unseen.known >= case.threshold_ns
     spent = ms(unseen.known if found else unseen.undecided)
     doubt = "" if found else ", and no recorded operation shows whether they wait there"
     ranks = unseen.ranks if found else sorted(unseen.ranks)  # worst first, where some are worse
@@ -138,20 +128,20 @@ def beyond_others(case: Case, lasted: Mapping[int, float]) -> float:
     return _worst(case, beyond_likes(case, lasted))
 
 
-def _partial(case: Case, missing: frozenset[int]) -> list[_Partial]:
-    """The analysed operations that have a member without a trace."""
+def _partial(case: Case, missing: frozenset[int]) -> dict[int, float]:
+    """The least exposed time of each analysed operation that has a member without a trace, ns."""
     ops, waits = case.ops, case.waits
-    found = []
+    found = {}
     for i in partial_rows(case, missing):
         alone = ops.channels[int(ops.channel[i])].p2p or ops.instance[i] < 0
         least = ops.end[i] - ops.start[i] if alone else waits.transfer[ops.instance[i]]
-        found.append(_Partial(i, float(min(least, ops.exposed[i]))))
+        found[i] = float(min(least, ops.exposed[i]))
     return found
 
 
-def _beside_complete(group: list[_Partial], should: float | None) -> dict[int, float] | None:
+def _beside_complete(group: Mapping[int, float], should: float | None) -> dict[int, float] | None:
     """The time of each operation beyond the usual one `should` of complete operations, ns; None where that is None."""
-    return None if should is None else {p.row: p.spent - should for p in group}
+    return None if should is None else {row: spent - should for row, spent in group.items()}
 
 
 def _any_stage(kind: Kind) -> Kind:
@@ -170,7 +160,7 @@ def _kind(case: Case, row: int) -> Kind:
     return Kind(str(token[row]), case.shape_of(channel), every, () if recorded == every else recorded)
 
 
-def _beside_replicas(case: Case, kind: Kind, group: list[_Partial]) -> dict[int, float] | None:
+def _beside_replicas(case: Case, kind: Kind, group: Mapping[int, float]) -> dict[int, float] | None:
     """The time of each operation beyond the lower median of the replicas, ns; None where replicas cannot be compared.
 
     The lower median is right if fewer than half of the replicas, or one of two, wait for an unrecorded rank. Where a
@@ -178,24 +168,23 @@ def _beside_replicas(case: Case, kind: Kind, group: list[_Partial]) -> dict[int,
     """
     ops = case.ops
     spent: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    count: dict[int, int] = defaultdict(int)
-    for p in group:
-        rank = int(ops.rank[p.row])
-        spent[case.mesh.replica(rank)][rank] += p.spent
-        count[rank] += 1
+    for row, ns in group.items():
+        rank = int(ops.rank[row])
+        spent[case.mesh.replica(rank)][rank] += ns
+    count = Counter(ops.rank[[*group]].tolist())
     seen = {case.mesh.stage(r) for r in ops.ranks}
     across = crosses_replicas(str(axis[0] if isinstance(axis, tuple) else axis) for axis in kind.shape)
     if across or len(spent) < 2 or not seen.issuperset(kind.stages):
         return None
     levels = sorted(float(np.mean(list(by_rank.values()))) for by_rank in spent.values())
     usual = levels[(len(levels) - 1) // 2]
-    return {p.row: p.spent - usual / count[int(ops.rank[p.row])] for p in group}
+    return {row: ns - usual / count[int(ops.rank[row])] for row, ns in group.items()}
 
 
-def _in_every_replica(group: list[_Partial]) -> dict[int, float]:
+def _in_every_replica(group: Mapping[int, float]) -> dict[int, float]:
     """The time of each operation beyond the shortest one, ns: all replicas may wait for unrecorded ranks."""
-    least = min(p.spent for p in group)
-    return {p.row: p.spent - least for p in group}
+    least = min(group.values())
+    return {row: spent - least for row, spent in group.items()}
 
 
 def _open_ends(case: Case) -> dict[int, float]:

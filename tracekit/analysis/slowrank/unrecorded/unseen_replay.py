@@ -20,13 +20,13 @@ from tracekit.analysis.slowrank.unrecorded.unrecorded import (
     waited_for_missing,
 )
 from tracekit.step_graph.unseen_ranks import longer_ns, with_unseen
-from tracekit.thresholds.slowrank import CLEAR_SHARE, MIN_LOST_SHARE, MOST_STRETCHED
+from tracekit.thresholds.slowrank import CLEAR_SHARE, MOST_STRETCHED
 from tracekit.units import F64
 
 
 def with_typical_unseen(case: Case) -> Case | None:
     """`case` with unrecorded ranks in its model; None where they do not matter, or the model misses the recording."""
-    least = MIN_LOST_SHARE * case.step_ns
+    least = case.threshold_ns
     unseen = waited_for_missing(case)
     if case.timeline is None or max(unseen.known, unseen.undecided) < least:
         return None
@@ -47,11 +47,12 @@ def waited_for_unseen(case: Case, own: F64) -> Unseen:
     """
     unseen = waited_for_missing(case)
     if case.seen is not None:
-        left = _left(case)
-        transfers = _transfers(case)
+        left, rows = _left(case), partial_rows(case, frozenset(case.missing))
+        model = case.timeline
+        transfers = {} if model is None else {r: float(model.transfer[model.instance[r]]) for r in rows}
         awaited = max(left, beyond_network(case, transfers), beyond_others(case, transfers))
         unseen = replace(unseen, known=min(unseen.known, left), awaited=min(unseen.awaited, awaited))
-    if max(unseen.known, unseen.undecided) < MIN_LOST_SHARE * case.step_ns:
+    if max(unseen.known, unseen.undecided) < case.threshold_ns:
         return unseen
     most = saved_without_waits_ns(case, own)
     return replace(unseen, known=min(unseen.known, most), undecided=min(unseen.undecided, most))
@@ -66,29 +67,15 @@ def saved_without_waits_ns(case: Case, own: F64) -> float:
     model = case.pinned_model.of_traces
     if model is None:
         return np.inf
-    ops, steps = case.ops, case.steps
     rows = np.flatnonzero(case.analysed & ~case.matched)
     number = model.instance[rows]
     fixed, transfer = model.fixed.copy(), model.transfer.copy()
     fixed[rows] = np.minimum(fixed[rows], 0.0)  # -1 where it does not complete by itself
     transfer[number[number >= 0]] = 0.0
-    hidden, column = np.zeros(steps.own.shape), np.zeros(len(rows), np.int64)
-    if steps.labelled:
-        column = np.searchsorted(steps.numbers, ops.step[rows])
-    beside = (ops.end - ops.start - ops.exposed)[rows]
-    np.add.at(hidden, (np.searchsorted(steps.ranks, ops.rank[rows]), column), beside)
-    least = model.retimed(fixed=fixed, transfer=transfer).step_ns(
-        np.maximum(own - MOST_STRETCHED * hidden, 0.0)
-    )
+    hidden = case.by_step(rows, (case.ops.end - case.ops.start - case.ops.exposed)[rows].astype(np.float64))
+    quick = model.retimed(fixed=fixed, transfer=transfer)
+    least = quick.step_ns(np.maximum(own - MOST_STRETCHED * hidden, 0.0))
     return max(model.recorded_ns - least, 0.0) + case.pinned_residual_ns
-
-
-def _transfers(case: Case) -> dict[int, float]:
-    """The model's transfer of each operation with an unrecorded member, ns: it may be a wait for that member."""
-    model, missing = case.timeline, frozenset(case.missing)
-    if model is None:
-        return {}
-    return {row: float(model.transfer[model.instance[row]]) for row in partial_rows(case, missing)}
 
 
 def _left(case: Case) -> float:
