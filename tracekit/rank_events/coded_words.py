@@ -9,8 +9,6 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.units import Mask
-
 Codes = npt.NDArray[np.int32]
 
 
@@ -49,11 +47,11 @@ class Column:
         """Return the word of one row, or an array of the words of several."""
         return self.words[self.codes[rows]]
 
-    def __eq__(self, word: object) -> Mask:  # type: ignore[override]
+    def __eq__(self, word: object) -> npt.NDArray[np.bool_]:  # type: ignore[override]
         """Whether each entry is `word`."""
         return self.among((word,))
 
-    def __ne__(self, word: object) -> Mask:  # type: ignore[override]
+    def __ne__(self, word: object) -> npt.NDArray[np.bool_]:  # type: ignore[override]
         """Whether each entry is another word."""
         return ~self.among((word,))
 
@@ -61,7 +59,7 @@ class Column:
         """Raise TypeError, as an array does: equality is by entry."""
         raise TypeError("a column of words has no hash")
 
-    def among(self, wanted: Collection[object]) -> Mask:
+    def among(self, wanted: Collection[object]) -> npt.NDArray[np.bool_]:
         """Whether the word of each entry is one of the `wanted`."""
         return np.array([word in wanted for word in self.words.tolist()], bool)[self.codes]
 
@@ -97,7 +95,7 @@ def joined(columns: Iterable[Iterable[str]]) -> tuple[list[str], Codes]:
     return list(place), np.concatenate([np.zeros(0, np.int32), *codes])
 
 
-def among(column: npt.NDArray[Any] | Iterable[object], wanted: Collection[str]) -> Mask:
+def among(column: npt.NDArray[Any] | Iterable[object], wanted: Collection[str]) -> npt.NDArray[np.bool_]:
     """Whether the word of each entry is one of the `wanted`."""
     words, code = numbered(column)
     return np.array([word in wanted for word in words], bool)[code]
