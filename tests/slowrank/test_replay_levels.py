@@ -49,6 +49,7 @@ def model(seed, tangled=False):
         before=np.full(INSTANCES, -1),
         later=rng.uniform(0, 10, len(instance)),
         caused=NOTHING,
+        shares=np.ones(1),
     )
 
 

@@ -31,7 +31,7 @@ def median_by_column(values: F64) -> F64:
     return result
 
 
-def of_rows(reduce: Callable[[F64], np.floating[Any]], values: F64) -> F64:
+def of_rows(reduce: Callable[[F64], float | np.floating[Any]], values: F64) -> F64:
     """Return `reduce`, as `np.nanmean`, of each row of `values`, a row a rank; NaN where nothing in it is known."""
     return np.array([float(reduce(row)) if np.isfinite(row).any() else np.nan for row in values])
 

@@ -19,7 +19,8 @@ from tracekit.mesh.parts import ALL_TO_ALL
 from tracekit.rank_events.coded_words import Column, numbered
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.steps.medians import median_by_column
-from tracekit.steps.steps import Steps, compute_in_steps, measure, with_tails
+from tracekit.steps.step_ends import with_tails
+from tracekit.steps.steps import Steps, compute_in_steps, measure
 from tracekit.store import Run
 from tracekit.thresholds.slowrank import CLEAR_SHARE
 from tracekit.timing.buffered_sends import Buffered, buffered_sends
@@ -52,13 +53,8 @@ class Measured:
 
     @property
     def step_ns(self) -> float:
-        """Return the mean step time over ranks and analysed steps, ns."""
-        return float(np.nanmean(self.steps.wall))
-
-    @property
-    def cut_off(self) -> float:
-        """Return the share of a whole step that the mean step lacks because windows cut the end of one."""
-        return max(1.0 - self.step_ns / float(np.nanmean(self.steps.wall[:, self.steps.whole])), 0.0)
+        """Return the mean time of a whole step over ranks and analysed steps, ns."""
+        return float(np.nanmean(self.steps.whole))
 
     @property
     def missing(self) -> tuple[int, ...]:

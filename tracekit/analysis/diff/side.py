@@ -87,5 +87,5 @@ def side_of(
         for rank in case.ops.ranks
         for cell in steps_of(case, rank, known).cells
     }
-    measured = StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.wall))))
+    measured = StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.whole))))
     return Side(case, ComparedRun(ranks_of(case), choice.finding, measured, quality_of(case, choice)), parts)

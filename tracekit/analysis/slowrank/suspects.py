@@ -140,19 +140,19 @@ def _no_fault(case: Case, row: int, suspects: Sequence[int]) -> float:
     """
     saved = most_saved_ns(case, np.union1d(suspects, [row]).astype(np.int64))
     beyond = float(np.nan_to_num(case.found.mean[row])) - saved
-    return float(np.nanmean(case.met.gaps[row])) + max(beyond, 0.0)
+    return case.steps.mean(case.met.gaps[row]) + max(beyond, 0.0)
 
 
 def _spared(case: Case, row: int) -> float:
     """The time that overlapping waits add to the kernels of the peers but not of the rank in `row`, ns a step."""
-    return max(-float(np.nanmean(case.met.beside[row])), 0.0)
+    return max(-case.steps.mean(case.met.beside[row]), 0.0)
 
 
 def _spared_evidence(case: Case, row: int) -> tuple[Evidence, ...]:
     """The evidence that communication adds less to the compute of the rank in `row` than to its peers'; else empty."""
     if _spared(case, row) < CANDIDATE_SHARE * case.step_ns:
         return ()
-    mine = float(np.nanmean(case.met.spun[row]))
+    mine = case.steps.mean(case.met.spun[row])
     return (
         Evidence("compute added by overlapping communication", ms(mine), ms(mine + _spared(case, row)), "ms"),
     )
@@ -281,4 +281,4 @@ def _caused(run: Measured, rank: int, axis: str) -> float:
                 len({m for c in chosen for m in ops.channels[c].members if ops.channels[c].p2p == p2p}) - 1
             )
             worst = max(worst, max(by_rank.values()) if p2p else sum(by_rank.values()) / max(members, 1))
-    return worst / max(len(run.steps.numbers), 1)
+    return worst / run.steps.count

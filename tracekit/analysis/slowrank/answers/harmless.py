@@ -20,6 +20,7 @@ from tracekit.analysis.slowrank.suspects import (
 )
 from tracekit.analysis.slowrank.wording import listed, ranks_in_words
 from tracekit.causes import DATALOADER
+from tracekit.steps.medians import of_rows
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 from tracekit.units import ms
 
@@ -85,7 +86,7 @@ def _by_slack(case: Case) -> str | None:
 
 def _beside_communication(case: Case) -> str | None:
     """The reason if communication that shares a rank's device explains its excess; None if it explains little."""
-    longer = np.nanmean(case.met.beside, axis=1)
+    longer = of_rows(case.steps.mean, case.met.beside)
     row = int(np.argmax(longer))
     if longer[row] < MIN_LOST_SHARE * case.step_ns:
         return None
@@ -99,7 +100,7 @@ def _beside_communication(case: Case) -> str | None:
 def role_in_words(case: Case) -> str | None:
     """Return the sentence about how long ranks are idle for their role; None where that is below 2 % of the step."""
     rows = case.met.of_role
-    longer = np.nanmean(case.met.role, axis=1)
+    longer = of_rows(case.steps.mean, case.met.role)
     if not len(rows) or longer[rows].max() < MIN_LOST_SHARE * case.step_ns:
         return None
     return (
@@ -144,7 +145,7 @@ def _costs_nothing(case: Case, row: int) -> str:
         float(np.where(analysed, case.waits.exposed_wait, 0)[ops.of(r)].sum()) for r in case.steps.ranks
     ]
     pace = min((i for i in range(len(waited)) if i != row), key=lambda i: waited[i])
-    longer, least = ms(float(case.found.mean[row])), ms(waited[pace] / len(case.steps.numbers))
+    longer, least = ms(float(case.found.mean[row])), ms(waited[pace] / case.steps.count)
     return (
         f"rank {case.steps.ranks[row]} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer than its "
         f"peers, but that costs less than {MIN_LOST_SHARE:.0%} of the step: rank {case.steps.ranks[pace]} sets the "

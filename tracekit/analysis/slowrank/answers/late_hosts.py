@@ -67,7 +67,7 @@ def late_launch(case: Case) -> LateRank | None:
         if lag[last] <= LAUNCHED_NS and queued.mean() > MAJORITY:
             spent[case.steps.row(int(ops.rank[last]))] += float(np.median(case.waits.exposed_wait[others]))
     row, most = max(spent.items(), key=lambda item: item[1])
-    most /= max(len(case.steps.numbers), 1)
+    most /= case.steps.count
     return LateRank(row, most) if most >= MIN_LOST_SHARE * case.step_ns else None
 
 
@@ -127,7 +127,7 @@ def late_posts(case: Case) -> LateRank | None:
     next_ = max((v for r, v in usual.items() if r != row), default=0.0)
     often = _by_chance(case, int((waited[row] >= MAJORITY * usual[row]).sum())) <= ONE_STEP_P
     known = (
-        float(np.nanmean(case.met.explained[row])) >= MAJORITY * usual[row]
+        case.steps.mean(case.met.explained[row]) >= MAJORITY * usual[row]
     )  # communication or tokens explain as much
     longer = row in significant_rows(case, MIN_LOST_SHARE)
     if known or longer or not often or next_ > MAJORITY * usual[row]:

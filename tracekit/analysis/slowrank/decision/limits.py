@@ -78,7 +78,7 @@ def _waits_least(case: Case, rank: int) -> bool:
 def _spared_ns(case: Case, row: int) -> float:
     """The time that the rank in `row` waits less than its peers, ns a step."""
     mine, others = _waits(case, row)
-    return max((others or 0.0) - mine, 0.0) / len(case.steps.numbers)
+    return max((others or 0.0) - mine, 0.0) / case.steps.count
 
 
 def _waits(case: Case, row: int) -> tuple[float, float | None]:

@@ -197,7 +197,7 @@ def _slow_channels(
 def _longest(case: Case, slow: Iterable[int], late: F64) -> float:
     """The largest total of `late` (by instance, ns) on one of the `slow` channels, ns a step."""
     channel = case.ops.channel[case.waits.first_row]
-    return max(float(late[channel == c].sum()) for c in slow) / len(case.steps.numbers)
+    return max(float(late[channel == c].sum()) for c in slow) / case.steps.count
 
 
 def _untimed(case: Case, channel: int, token: str) -> I64:

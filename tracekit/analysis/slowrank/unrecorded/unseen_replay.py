@@ -102,4 +102,4 @@ def _left(case: Case) -> float:
     left: dict[tuple[int, str], float] = defaultdict(float)
     for row in np.flatnonzero(over).tolist():
         left[int(ops.rank[row]), str(case.axis[row])] += float(over[row])
-    return max(left.values(), default=0.0) / len(case.steps.numbers)
+    return max(left.values(), default=0.0) / case.steps.count
