@@ -6,7 +6,7 @@ import pytest
 
 import tracekit
 from tests.breakdown.runs import made, pair, repeated, stages
-from tests.slowrank.jobs import grid, job
+from tests.slowrank.jobs import grid, job, recorded_until
 from tests.tables.rows import comm, row
 from tracekit.analysis.breakdown.parts import added
 from tracekit.findings import ExposedTime
@@ -94,3 +94,15 @@ def test_a_shifted_clock_changes_nothing(tmp_path):
         tracekit.breakdown(made(tmp_path / n, r), mesh={"tp": 2}) for n, r in (("a", rows), ("b", moved))
     )
     assert replace(one, notes=(), quality=()) == replace(two, notes=(), quality=())
+
+
+def test_a_cut_step_shortens_no_mean(tmp_path):
+    """Windows hold a part of the last of three equal steps: parts are those of whole steps."""
+    found = []
+    for name, share in (("whole", 1.0), ("cut", 0.6)):
+        (folder := tmp_path / name).mkdir()
+        run = job(folder, grid(dp=4), layers=6, steps=3, jitter=0)
+        run = run if share == 1.0 else recorded_until(run, share)
+        parts, floor = tracekit.breakdown(run), tracekit.floor(run)
+        found.append((parts.steps.median_ms, sum(s.mean_ns for s in parts.shares), floor.step_ms))
+    assert found[1] == pytest.approx(found[0], rel=0.01)

@@ -7,7 +7,7 @@ import pytest
 
 import tracekit
 from tests.breakdown.runs import kernel, made, shifted_ids
-from tests.slowrank.jobs import grid
+from tests.slowrank.jobs import grid, recorded_until
 from tests.slowrank.jobs import job as job_on
 from tests.tables.rows import comm, row, step
 from tracekit.analysis.diff import analyse
@@ -194,3 +194,17 @@ def test_few_steps_are_told_to_prove_little(tmp_path, steps, needed):
         runs.append(job_on(tmp_path / name, grid(tp=2, dp=4), steps=steps))
     notes = tracekit.diff(*runs).notes
     assert [needed in note for note in notes if "cannot prove" in note] == ([True] if needed else [])
+
+
+def test_a_cut_step_is_no_sample(tmp_path):
+    """Windows of the second recording end within its last step, which is no shorter for that."""
+    runs = []
+    for name in ("whole", "cut"):
+        (folder := tmp_path / name).mkdir()
+        runs.append(job_on(folder, grid(dp=4), layers=6, steps=3, jitter=0))
+    found = tracekit.diff(runs[0], recorded_until(runs[1], 0.6))
+    assert (found.before.steps.analysed, found.after.steps.analysed) == ((0, 1, 2), (0, 1))
+    assert found.step.change_ns == 0
+    assert [row.detail for row in found.after.quality if row.kind == "cut_step"] == [
+        "step 2 is left out: windows cut it"
+    ]

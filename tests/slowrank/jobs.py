@@ -3,12 +3,17 @@
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq
+
 from tests.slowrank.events import BLOCKS, Timeline, write_run
+from tests.tables.rows import events
 from tracekit.analysis.slowrank.case import Case, build
 from tracekit.axes import AXES
 from tracekit.matching.match import match
 from tracekit.mesh import Mesh, from_sizes
 from tracekit.rank_events.operations import read_rank
+from tracekit.steps.steps import CutStep, Steps
 from tracekit.store import Run
 
 LAYER_US, TRANSFER_US = 1000.0, 50.0
@@ -95,3 +100,20 @@ def job(
 def prepared(run: Run, mesh: Mesh) -> Case:
     """The case of `run` on a known mesh, with all its steps."""
     return build(run, match([read_rank(run, r.rank) for r in run.ranks], run.groups), mesh, None)
+
+
+def recorded_until(run: Run, share: float) -> Run:
+    """The same run with windows that end at a `share` of the last step, that of rank 0 later."""
+    for record in run.ranks:
+        path = run.folder / record.table
+        rows = pq.read_table(path).to_pylist()
+        marks = [r for r in rows if r["name"].startswith("ProfilerStep")]
+        end = marks[-1]["ts"] + (share + 0.15 * (record.rank == 0)) * marks[-1]["dur"]
+        pq.write_table(events([r for r in rows if r["ts"] + r["dur"] <= end or r in marks]), path)
+    return run
+
+
+def cut_at(steps: Steps, share: float) -> CutStep:
+    """The last of `steps`, which windows cut at a share of it; nothing is known of what it lacks."""
+    unknown = np.full(steps.own.shape, np.nan)
+    return CutStep(steps.numbers[-1], share, np.full(steps.own.shape, -1), unknown, unknown)

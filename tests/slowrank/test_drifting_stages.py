@@ -25,7 +25,8 @@ def model(apart):
     runs = ((tuple(range(STEPS)), lines),)
     message = np.tile(np.arange(STEPS), 2)
     caused = np.zeros((2, 0), np.int64)
-    return StepModel(own, runs, message, alone, np.full(STEPS, SENT), nothing, np.zeros(2 * STEPS), caused)
+    sent, later = np.full(STEPS, SENT), np.zeros(2 * STEPS)
+    return StepModel(own, runs, message, alone, sent, nothing, later, caused, np.ones(STEPS))
 
 
 def test_a_cured_stage_is_no_longer_behind():
@@ -38,7 +39,15 @@ def test_ranks_that_no_wait_joins_keep_their_recorded_steps():
     made = model(apart=SLOW)
     alone, none = np.full(2 * STEPS, -1), np.zeros(0, np.int64)
     apart = StepModel(
-        made.own, made.runs, alone, np.zeros(2 * STEPS), none.astype(float), none, made.later, made.caused
+        made.own,
+        made.runs,
+        alone,
+        np.zeros(2 * STEPS),
+        none.astype(float),
+        none,
+        made.later,
+        made.caused,
+        made.shares,
     )
     assert apart.step_ns(np.full((2, STEPS), FIRST)) == pytest.approx(FIRST)
     assert apart.recorded_ns == pytest.approx((FIRST + SLOW) / 2)

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.slowrank.events import Timeline, write_run
-from tests.slowrank.jobs import grid, prepared
+from tests.slowrank.jobs import cut_at, grid, prepared
 from tests.tables.rows import events
 from tracekit.analysis.mechanisms.calls import launching_threads
 from tracekit.analysis.mechanisms.device import Compared, named, of_device, of_work, surplus
@@ -211,7 +211,7 @@ def test_products_of_a_cut_step_do_not_count(tmp_path):
     last = [n for n, r in enumerate(rows) if r["name"] == "aten::op"][-3:]
     pq.write_table(events([r for n, r in enumerate(rows) if n not in last]), path)
     case = prepared(run, grid(dp=RANKS))
-    cut = replace(case.steps, cut=case.steps.numbers[-1])
+    cut = replace(case.steps, cut=cut_at(case.steps, 0.5))
     found = [products_in_steps(run, case.ops, steps, SLOW) for steps in (case.steps, cut)]
     each = 2 * len(KERNELS) * 1000
     assert found == pytest.approx([each - 3000 / STEPS, each])

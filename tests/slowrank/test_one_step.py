@@ -6,16 +6,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tests.slowrank.jobs import grid, job, prepared
+from tests.slowrank.jobs import cut_at, grid, job, prepared, recorded_until
 from tests.slowrank.known import known
 from tests.tables.rows import events
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.answers.culprit_answers import blame_ranks
 from tracekit.analysis.slowrank.answers.open_answers import leave_unseen_open
 from tracekit.analysis.slowrank.decision.no_culprit import rank_may_cost
 from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided, compared_little
 from tracekit.analysis.slowrank.gaps.recurrence import costs_in_others, in_one_step, others_prove_health
-from tracekit.analysis.slowrank.hypotheses.candidates import slow_ranks
+from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns, typical_without
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
 from tracekit.findings import Coverage
@@ -67,7 +66,7 @@ def test_what_a_cut_step_may_cost_is_a_bound(tmp_path, part):
     """A rank works 5 % longer in one of three steps, of which windows hold a part: the rest may be as slow."""
     mesh = grid(dp=8)
     case = prepared(job(tmp_path, mesh, slow={3: 1.05}, slow_steps={2}, layers=6, steps=3, jitter=0), mesh)
-    steps = replace(case.steps, wall=case.steps.wall * np.array([1.0, 1.0, part]))
+    steps = replace(case.steps, cut=cut_at(case.steps, part))
     once = in_one_step(replace(case, steps=steps, found=replace(case.found, throughout=frozenset())))
     if part == 1.0:
         assert once is None
@@ -87,26 +86,31 @@ def test_work_of_a_cut_step_tells_recurrence(tmp_path, monkeypatch, slow_steps, 
     monkeypatch.setattr("tracekit.analysis.slowrank.gaps.recurrence.saved_ns", lambda *_: 0.0)
     row = np.array([case.steps.row(3)])
     assert (
-        costs_in_others(replace(case, steps=replace(case.steps, cut=case.steps.numbers[1])), row, 1e6)
+        costs_in_others(replace(case, steps=replace(case.steps, cut=cut_at(case.steps, 1.0))), row, 1e6)
         == recurs
     )
     assert not costs_in_others(case, row, 1e6)
 
 
-@pytest.mark.parametrize("idle", [True, False])
-def test_a_pause_counts_once_in_a_cut_step(tmp_path, monkeypatch, idle):
-    """Half of the second step is recorded: a pause may lie in that half, slow compute fills the other one as well."""
-    mesh = grid(dp=8)
-    slow = {"idle": lambda rank, _: 900.0 * (rank == 3)} if idle else {"slow": {3: 1.3}}
-    case = prepared(job(tmp_path, mesh, layers=6, steps=2, jitter=0, **slow), mesh)
-    short = replace(case.steps, wall=case.steps.wall * np.array([1.0, 0.5]), cut=case.steps.numbers[1])
-    assert replace(case, steps=short).cut_off == pytest.approx(0.25, rel=0.01)
-    found = slow_ranks(case)
-    (whole,) = blame_ranks(case, found).suspects
-    monkeypatch.setattr(type(case), "cut_off", 0.25)
-    (cut,) = blame_ranks(case, found).suspects
-    less = whole.lost_ms_per_step / 4 if idle else 0.0
-    assert whole.lost_ms_low - cut.lost_ms_low == pytest.approx(less, abs=0.03 * whole.lost_ms_per_step)
+@pytest.mark.parametrize("share", [0.6, 0.8])
+@pytest.mark.parametrize("fault", ["pause", "compute", "once"])
+def test_a_cut_step_changes_no_price(tmp_path, fault, share):
+    """A rank pauses at each begin, computes longer, or pauses in the cut step only: as if windows had cut none."""
+    mesh, found = grid(dp=8), []
+    paused = {"once": [2], "pause": range(3), "compute": []}[fault]
+    slow = {"slow": {3: 1.3 if fault == "compute" else 1.0}}
+    slow |= {"idle": lambda rank, step: 900.0 * (rank == 3 and step in paused)}
+    for name in ("whole", "cut"):
+        (folder := tmp_path / name).mkdir()
+        run = job(folder, mesh, layers=6, steps=3, jitter=0, **slow)
+        found.append(prepared(run if name == "whole" else recorded_until(run, share), mesh))
+    whole, cut = found
+    assert 0.4 < cut.steps.cut.share < 0.9
+    assert cut.step_ns == pytest.approx(whole.step_ns, rel=0.01)
+    row = np.array([whole.steps.row(3)])
+    saved, of_cut = (saved_ns(c, row, typical_without(c, row)) for c in (whole, cut))
+    assert of_cut == pytest.approx(saved, rel=0.03)
+    assert cut.found.mean[row] == pytest.approx(whole.found.mean[row], rel=0.03)
 
 
 @pytest.mark.parametrize(("loads", "verdict"), [(False, "healthy"), (True, "inconclusive")])

@@ -159,5 +159,5 @@ def test_a_host_that_is_late_needs_the_communication(launched):
     rows = [step(0, -20, 500), *work, launch(-10, 1), launch(-5, 2), launch(launched, 3)]
     ops = matched({0: rows, 1: [step(0, -20, 500), *work]}, group(0, 0, 1))
     queue = queue_of(replace(measure_run(RUN, ops, grid(dp=2), None), steps=measure(ops)))
-    kinds, _, _ = posts_and_needs(ops, queue, np.arange(1))
+    kinds, _, _ = posts_and_needs(ops, queue, np.arange(1), np.zeros(0, np.int64))
     assert kinds.tolist() == [POST, NEED]

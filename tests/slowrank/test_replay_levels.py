@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracekit.step_graph.rank_timeline import NEED, POST, RankTimeline
+from tracekit.step_graph.rank_timeline import MARK, NEED, POST, RankTimeline
 from tracekit.step_graph.replay import StepModel
 
 RANKS, INSTANCES = 5, 12
@@ -49,6 +49,7 @@ def model(seed, tangled=False):
         before=np.full(INSTANCES, -1),
         later=rng.uniform(0, 10, len(instance)),
         caused=NOTHING,
+        shares=np.ones(1),
     )
 
 
@@ -102,6 +103,23 @@ def test_levels_give_the_same_bits():
     assert sum(levelled(m) for m in found) >= 50
     for m in found:
         same(m)
+
+
+def test_marks_give_the_same_bits():
+    """Every rank passes two marks: where a step that windows cut would end, in a whole one, and the end of that one."""
+    found, rng = [model(seed) for seed in range(60)], np.random.default_rng(0)
+    for n, m in enumerate(found):
+        ((columns, lines),) = m.runs
+        marked = []
+        for one in lines:
+            at = np.sort(rng.integers(0, len(one.kinds) + 1, 2))
+            kinds, events = np.insert(one.kinds, at, MARK), np.insert(one.events, at, 0)
+            readings = np.insert(one.readings, at, np.append(one.readings, 1e6)[at])
+            marked.append(replace(one, kinds=kinds, events=events, readings=readings))
+        found[n] = replace(m, runs=((columns, tuple(marked)),))
+        assert held(found[n]) == held(m)
+        same(found[n])
+    assert sum(levelled(m) for m in found) >= 50
 
 
 def test_queues_give_the_same_bits():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.generator import generate
-from tests.slowrank.jobs import grid, job, prepared
+from tests.slowrank.jobs import cut_at, grid, job, prepared
 from tracekit.analysis.slowrank import suspects
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.hypotheses.suspect_work import dealt_to_its_replica, only_attention
@@ -75,7 +75,7 @@ def test_other_replicas_show_that_documents_are_dealt(tmp_path, documents, beyon
     own = np.full((8, 5), 1e8) + value
     case = replace(
         case,
-        steps=replace(case.steps, own=own, cut=case.steps.numbers[-1] if cut else None),
+        steps=replace(case.steps, own=own, cut=cut_at(case.steps, 0.5) if cut else None),
         found=replace(case.found, value=np.where(value > 0, value, 0)),
     )
     first = next(

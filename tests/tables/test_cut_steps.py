@@ -1,14 +1,12 @@
 """A step that the ends of windows cut counts as far as all ranks recorded it."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from tests.tables.rows import group, matched
 from tests.tables.test_steps import PAIR, steady
 from tracekit.rank_events.step_marks import NO_STEP
-from tracekit.steps.step_ends import with_cut_step
+from tracekit.steps.step_ends import with_cut, with_cut_step
 from tracekit.steps.steps import measure
 
 
@@ -35,12 +33,17 @@ def test_a_cut_step_ends_alike_for_all(left):
     assert found.own[:, 1] == pytest.approx([left * 100_000, left * 130_000])
 
 
-def test_only_steps_recorded_whole_have_a_length():
-    """Windows cut the second step; it is all that is known of a rank that lacks the first."""
-    found = replace(measure(with_cut_step(windows(0, 3), [(0, 1)])[0]), cut=1)
-    assert found.whole == [0]
+def test_whole_steps_show_what_a_cut_one_lacks():
+    """Windows cut the second of two equal steps behind seven of ten collectives; then a rank has no whole step."""
+    ops, number = with_cut_step(windows(0, 3), [(0, 1)])
+    found = with_cut(ops, measure(ops), number)
+    assert found.shares.tolist() == pytest.approx([1.0, 0.7])
+    assert (found.count, found.mean(found.wall[0])) == pytest.approx((1.7, 1_500_000))
+    assert found.cut.own[:, 0] == pytest.approx([300_000, 390_000])
+    assert found.whole == pytest.approx(np.full((2, 2), 1_500_000))
     found.own[1, 0] = np.nan
-    assert found.whole == [0, 1]
+    alone = with_cut(ops, found, number)
+    assert alone.completed(alone.own, alone.cut.own)[1, 1] == pytest.approx(1_300_000)
 
 
 @pytest.mark.parametrize(("cut", "steps"), [((0, 0), 2), ((0, 8), 2), ((0, 10), 2), ((0, 3), 4)])

@@ -1,5 +1,6 @@
 """What each rank posts and needs in the recorded steps, in order, on the axis of its own time."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -18,6 +19,8 @@ NEED: Final = 0
 """The rank continues when an operation ends. Ends sort before begins of one moment, as streams run back to back."""
 POST: Final = 1
 """The rank begins an operation."""
+MARK: Final = 3
+"""The rank comes to the end of what a whole step and the cut one both hold, or to the end of the whole step."""
 
 
 Cuts = tuple[F64, F64]
@@ -46,7 +49,7 @@ class RankTimeline:
     """One rank in one run of steps: events in the order in which they happened; own time in ns."""
 
     row: int  # of the rank in Steps
-    kinds: npt.NDArray[np.int8]  # POST or NEED
+    kinds: npt.NDArray[np.int8]  # POST, NEED or MARK
     readings: F64  # own time of each event
     events: npt.NDArray[np.int32]  # operation of each event
     knots: F64  # own-time readings at the begins of the run's steps, and the end of the last
@@ -92,8 +95,21 @@ class RankTimeline:
         return next((p for p in self.parts if p.alike(other)), None)
 
 
-def posts_and_needs(ops: Operations, queue: CollectiveQueue, rows: I64) -> tuple[I64, F64, I64]:
-    """Return (kind, own-time reading in ns, operation) of each event of one rank's operations `rows`, in order."""
+def completed(lines: Sequence[RankTimeline], gaps: Sequence[F64], marks: F64, ends: F64) -> F64:
+    """Return when ranks would end a step that windows cut, ns; they reach the cut at `ends`, and `marks` before.
+
+    What the step lacks takes as long as in the whole steps, and it does not end before each rank has done its own work.
+    """
+    work = np.array([np.cumsum(g)[:-1][line.kinds == MARK] for line, g in zip(lines, gaps, strict=True)])
+    wall, own = ((reached[:, 1::2] - reached[:, ::2]).mean(axis=1) for reached in (marks, work))
+    return np.asarray(np.maximum(ends + wall, (ends + own).max()), np.float64)
+
+
+def posts_and_needs(ops: Operations, queue: CollectiveQueue, rows: I64, marked: I64) -> tuple[I64, F64, I64]:
+    """Return (kind, own-time reading in ns, operation) of each event of one rank's operations `rows`, in order.
+
+    The end of each operation in `marked` is an event as well.
+    """
     needed = rows[(ops.exposed[rows] > 0) | _host_late(ops, rows)]
     event = np.concatenate([rows, needed])
     kind = np.concatenate([np.full(len(rows), POST), np.full(len(needed), NEED)])
@@ -108,24 +124,17 @@ def posts_and_needs(ops: Operations, queue: CollectiveQueue, rows: I64) -> tuple
     event, kind, reading = event[order], kind[order], reading[order]
     posted = ops.start[event].astype(np.float64)
     kept = _really_needed(kind, reading, wall[order], posted, ops.kernel[event]) | _proven(ops, event)
-    return _with_uses(ops, queue, rows, kind[kept], reading[kept], event[kept], wall[order][kept])
-
-
-def _with_uses(
-    ops: Operations, queue: CollectiveQueue, rows: I64, kind: I64, reading: F64, event: I64, wall: F64
-) -> tuple[I64, F64, I64]:
-    """Return (kind, reading, operation) of the events of one rank, and a need for each message that delayed nothing.
-
-    What the message brings is used by compute launched after it. If its rank were faster, that would wait for it.
-    """
+    kind, reading, event, wall = kind[kept], reading[kept], event[kept], wall[order][kept]
+    # What a message brings is used by compute launched after it. If its rank were faster, that would wait for it.
     more = np.setdiff1d(rows[queue.used[rows] >= 0], event[kind == NEED])
-    if not len(more):
+    when = np.concatenate([queue.used[more], ops.end[marked]])
+    if not len(when):
         return kind, reading, event
-    used = queue.used[more]
-    at = ops.progress[int(ops.rank[more[0]])].at(used)
-    kind, event = np.append(kind, np.full(len(more), NEED)), np.append(event, more)
+    at = ops.progress[int(ops.rank[rows[0]])].at(when)
+    kind = np.concatenate([kind, np.full(len(more), NEED), np.full(len(marked), MARK)])
+    event = np.concatenate([event, more, marked])
     order = np.argsort(
-        np.append(wall, used), kind="stable"
+        np.append(wall, when), kind="stable"
     )  # what was posted at that moment was posted before
     return kind[order], np.concatenate([reading, at])[order], event[order]
 

@@ -14,7 +14,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from tracekit.step_graph.own_parts import WaitingParts, cut_there
-from tracekit.step_graph.rank_timeline import RankTimeline
+from tracekit.step_graph.rank_timeline import RankTimeline, completed
 from tracekit.step_graph.replay_in_turn import InTurn, causes_of
 from tracekit.step_graph.replay_levels import Levels, levels_of
 from tracekit.thresholds.slowrank import DRIFT_SHARE, MAJORITY, MOST_REPEATS
@@ -44,6 +44,7 @@ class StepModel:
     before: I64  # per instance: the one before it on its channel, -1 where it starts when posted
     later: F64  # how long each operation ends after the one of the member that came last
     caused: I64  # pairs of instances (two rows): the first starts no sooner than the second, of another channel, ends
+    shares: F64  # the part of a whole step that each column holds
     of_table: ClassVar[None] = None
 
     @property
@@ -71,11 +72,11 @@ class StepModel:
         steps = run.steps
         whole = abs(self.replayed_ns - run.step_ns)
         if self.replayed_ns > run.step_ns:
-            whole = max(0.0, self.replayed_ns - float(np.nanmean(np.nanmax(steps.wall, axis=0))))
+            whole = max(0.0, self.replayed_ns - float(np.nanmean(np.nanmax(steps.whole, axis=0))))
         event, spent = self.replay()
         recorded = event < len(run.ops.rank)  # operations of ranks without a trace follow
         stood = run.by_step(event[recorded], spent[recorded])
-        return max(whole, float(np.nanmean(np.abs(steps.wall - steps.own - stood))))
+        return max(whole, steps.mean(np.abs(steps.wall - steps.own - stood)))
 
     @cached_property
     def recorded_ns(self) -> float:
@@ -85,13 +86,7 @@ class StepModel:
     @cached_property
     def replayed_ns(self) -> float:
         """Return the mean step time from the recorded begins of ranks, ns: the recorded time, if the model holds."""
-        total, count = 0.0, 0
-        for n, (columns, timelines) in enumerate(self.runs):
-            gaps = [line.gaps for line in timelines]
-            ends = self._run(n, gaps, self.transfer, self._begins(n))[0]
-            total += float(np.median(ends) - np.median(self._begins(n)))
-            count += len(columns)
-        return total / max(count, 1)
+        return self._mean_ns(lambda n: [line.gaps for line in self.runs[n][1]], once=True)
 
     def step_ns(self, target: F64, transfer: F64 | None = None, usual: Usual | None = None) -> float:
         """Return the mean step time with own times `target` (ranks × steps) and `transfer` (by instance), all ns.
@@ -99,13 +94,13 @@ class StepModel:
         Instances behind those of `transfer` keep their own. A rank in `usual` becomes shorter where it is longer than
         usual, or in the parts given there, any other rank equally in all parts.
         """
-        total, count = 0.0, 0
         lasts = self.transfer
         if transfer is not None:
             lasts = np.concatenate([transfer, lasts[len(transfer) :]])
-        for n, (columns, timelines) in enumerate(self.runs):
+
+        def gaps_of(n: int) -> list[F64]:
             gaps = []
-            for line, ratio in zip(timelines, self._ratios(n, target), strict=True):
+            for line, ratio in zip(self.runs[n][1], self._ratios(n, target), strict=True):
                 shorter = (usual or {}).get((n, line.row))
                 if shorter is None:
                     gaps.append(_stretched(line, ratio))
@@ -114,9 +109,9 @@ class StepModel:
                 else:
                     parts = line.parts[shorter[0]]
                     gaps.append(line.rescaled(parts.cuts, parts.trimmed(shorter[1], ratio)))
-            total += self._span(n, gaps, lasts)
-            count += len(columns)
-        return total / max(count, 1)
+            return gaps
+
+        return self._mean_ns(gaps_of, lasts)
 
     def replay(self, target: F64 | None = None) -> tuple[I64, F64]:
         """Return (needed operations, how long each holds its rank up; ns), with own times `target` if given."""
@@ -124,7 +119,7 @@ class StepModel:
         own = self.own if target is None else target
         for n, (_, timelines) in enumerate(self.runs):
             gaps = [_stretched(*each) for each in zip(timelines, self._ratios(n, own), strict=True)]
-            needed, stood = self._run(n, gaps, self.transfer, self._begins(n))[1]()
+            needed, stood = self._run(n, gaps, self.transfer, self._begins(n))[2]()
             operations, held = [*operations, needed], [*held, stood]
         return np.concatenate(operations), np.concatenate(held)
 
@@ -175,20 +170,20 @@ class StepModel:
 
     def levelled_ns(self, groups: Sequence[I64]) -> float:
         """Return the mean step time if all rows of each group took their median own time in each part, ns."""
-        total, count = 0.0, 0
-        for n, (columns, timelines) in enumerate(self.runs):
-            widths = {line.row: np.diff(line.blocks) for line in timelines}
+
+        def gaps_of(n: int) -> list[F64]:
+            widths = {line.row: np.diff(line.blocks) for line in self.runs[n][1]}
             usual = dict(widths)
             for group in reversed(groups):
                 rows = [row for row in group.tolist() if row in widths]
                 if rows:
                     usual |= dict.fromkeys(rows, np.median([widths[row] for row in rows], axis=0))
-            gaps = [
-                line.rescaled(line.blocks, _ratio(widths[line.row], usual[line.row])) for line in timelines
+            return [
+                line.rescaled(line.blocks, _ratio(widths[line.row], usual[line.row]))
+                for line in self.runs[n][1]
             ]
-            total += self._span(n, gaps, self.transfer)
-            count += len(columns)
-        return total / max(count, 1)
+
+        return self._mean_ns(gaps_of)
 
     def rescaled_ns(self, cuts: Mapping[tuple[int, int], tuple[F64, F64]]) -> float:
         """Return the mean step time with parts of ranks rescaled, ns.
@@ -196,32 +191,38 @@ class StepModel:
         `cuts` is by (run of steps, row of Steps): readings of own time between which the rank's parts lie, from the
         begin of the run to its end, and the factor of each part. Other ranks keep their own time.
         """
-        total, count = 0.0, 0
-        for n, (columns, timelines) in enumerate(self.runs):
-            given = [cuts.get((n, line.row)) for line in timelines]
-            gaps = [
-                line.rescaled(*cut) if cut else line.gaps for line, cut in zip(timelines, given, strict=True)
+        return self._mean_ns(
+            lambda n: [
+                line.rescaled(*cut) if (cut := cuts.get((n, line.row))) else line.gaps
+                for line in self.runs[n][1]
             ]
-            total += self._span(n, gaps, self.transfer)
-            count += len(columns)
-        return total / max(count, 1)
+        )
 
-    def _span(self, n: int, gaps: Sequence[F64], transfer: F64) -> float:
-        """Return how long run `n` takes, ns; without a common end of steps, once ranks no longer drift apart.
+    def _mean_ns(
+        self, gaps_of: Callable[[int], Sequence[F64]], transfer: F64 | None = None, *, once: bool = False
+    ) -> float:
+        """Return the mean time of a whole step with the gaps of each run of steps, ns; `once` with the recorded begins.
 
         Stages begin the recorded steps as far apart as their slowness put them, and the first step of a recording is
         shorter for waiting ranks. Any run in which ranks drift is repeated from where each rank ended, until all take
-        equally long. Ranks that no wait joins never do.
+        equally long. Ranks that no wait joins never do, and steps then have no common end.
         """
-        begins = self._begins(n)
-        spans: list[float] = []
-        while len(spans) < MOST_REPEATS:
-            ends, _ = self._run(n, gaps, transfer, begins)
-            spans.append(float(np.median(ends)) - float(np.median(begins)))
-            if np.ptp(ends - begins) <= DRIFT_SHARE * spans[-1]:
-                return spans[-1]
-            begins = ends
-        return spans[0]
+        total, count = 0.0, 0.0
+        for n, (columns, lines) in enumerate(self.runs):
+            gaps, begins = gaps_of(n), self._begins(n)
+            spans: list[float] = []
+            while len(spans) < MOST_REPEATS:
+                ends, marks, _ = self._run(n, gaps, self.transfer if transfer is None else transfer, begins)
+                whole = completed(lines, gaps, marks, ends) if marks.size else ends
+                spans.append(float(np.median(whole)) - float(np.median(begins)))
+                follow = marks[:, -1] if marks.size else ends  # no step follows on a cut one
+                if once or np.ptp(follow - begins) <= DRIFT_SHARE * spans[-1]:
+                    spans[0] = spans[-1]
+                    break
+                begins = follow
+            total += spans[0]
+            count += len(columns) if marks.size else float(self.shares[list(columns)].sum())
+        return total / max(count, 1)
 
     def _ratios(self, n: int, target: F64) -> F64:
         """Return the factors by which steps become `target` (ranks × steps, ns): timelines × steps of run `n`."""
@@ -241,8 +242,8 @@ class StepModel:
 
     def _run(
         self, n: int, gaps: Sequence[F64], transfer: F64, begins: F64
-    ) -> tuple[F64, Callable[[], tuple[I64, F64]]]:
-        """Return (when each rank of run `n` ends; what gives needed operations and how long each held its rank up); ns.
+    ) -> tuple[F64, F64, Callable[[], tuple[I64, F64]]]:
+        """Return (when each rank of run `n` ends, reaches its marks; what gives needed operations and waits); ns.
 
         `gaps` is by timeline own time before each of its events, the tail last; `transfer` is by instance; `begins` is
         when each rank begins.
@@ -255,12 +256,14 @@ class StepModel:
                 causes_of(self.caused),
             )  # fmt: skip
             ends = np.array(done.ends())
-            return ends, lambda: (np.array(list(done.stood), np.int64), np.array(list(done.stood.values())))
+            stood = np.array(list(done.stood), np.int64), np.array(list(done.stood.values()))
+            return ends, np.array(done.marks), lambda: stood
         every = np.concatenate([*(g[:-1] for g in gaps), [0.0]])
         lasts = np.concatenate([transfer, self.fixed, [0.0]])
         wall = levels.walls(begins, every, lasts)
         ends = wall[levels.final] + np.array([g[-1] for g in gaps])
-        return ends, lambda: (levels.operations.astype(np.int64), levels.stood_ns(wall, every, lasts))
+        marks = wall[levels.marks].reshape(len(ends), -1)
+        return ends, marks, lambda: (levels.operations.astype(np.int64), levels.stood_ns(wall, every, lasts))
 
 
 def _same_events(one: StepRun, other: StepRun) -> bool:

@@ -19,7 +19,7 @@ class Events:
 
     first: I64  # by rank: its first event; behind the last rank the number of all events
     line: I32  # the rank of each event, by its place among the timelines
-    kind: I8  # POST, NEED or ARRIVE
+    kind: I8  # POST, NEED, MARK or ARRIVE
     event: I32  # its operation
     alone: Mask  # whether the operation completes by itself
     gap: I32  # its gap among the gaps of all ranks

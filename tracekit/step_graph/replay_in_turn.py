@@ -6,7 +6,7 @@ Each rank proceeds until it needs an operation that another rank has not posted;
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tracekit.step_graph.rank_timeline import POST, RankTimeline
+from tracekit.step_graph.rank_timeline import MARK, POST, RankTimeline
 from tracekit.units import I64
 
 
@@ -38,11 +38,13 @@ class InTurn:
         default_factory=dict
     )  # by instance: posted ones that wait for its end
     stood: dict[int, float] = field(default_factory=dict)  # by operation: how long its rank waited for it
+    marks: list[list[float]] = field(init=False)  # by timeline: when it came to each of its marks
 
     def __post_init__(self) -> None:
         """Put every rank before its first event."""
         self.place = [0] * len(self.timelines)
         self.ready = list(range(len(self.timelines)))
+        self.marks = [[] for _ in self.timelines]
         self.kinds = [line.kinds.tolist() for line in self.timelines]
         self.events = [line.events.tolist() for line in self.timelines]
         self.expected = {}
@@ -73,7 +75,9 @@ class InTurn:
             event = events[i]
             number = instance[event]
             now += gaps[i]
-            if kinds[i] == POST:
+            if kinds[i] == MARK:
+                self.marks[n].append(now)
+            elif kinds[i] == POST:
                 if fixed[event] >= 0:
                     self.alone[event] = now + fixed[event]
                 if number >= 0:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.arrays import compact
-from tracekit.step_graph.rank_timeline import NEED, RankTimeline
+from tracekit.step_graph.rank_timeline import MARK, NEED, RankTimeline
 from tracekit.step_graph.replay_events import Events, depths_of, events_of, order_is_told
 from tracekit.units import F64, I32, I64
 
@@ -44,6 +44,7 @@ class Levels:
     by_rank: I32  # the needs in order of ranks
     operations: I32  # the operations of these needs
     final: I32  # by rank: the place at which it ends
+    marks: I32  # by mark: its place, rank after rank
 
     def walls(self, begins: F64, gaps: F64, lasts: F64) -> F64:
         """Return when each place is reached if ranks begin at `begins`, ns.
@@ -124,8 +125,7 @@ def _laid_out(
     earlier[first[some]] = some
     rows, first_post = _posts(events, of_instances)
     needs = _small(np.flatnonzero(events.kind[of_events] == NEED))
-    mine = of_events[needs]
-    after = events.after[mine]
+    mine, after = of_events[needs], events.after[of_events[needs]]
     causes, first_cause = _causes(caused, of_instances, len(before))
     return Levels(
         bounds=_bounds(edges, ranks, np.append(first_post, len(rows))),
@@ -145,6 +145,7 @@ def _laid_out(
         by_rank=_small(np.argsort(mine)),
         operations=_small(events.event[np.sort(mine)]),
         final=_small(np.where(first < stop, place[stop - 1], np.arange(ranks))),
+        marks=_small(place[:count][events.kind == MARK]),
     )
 
 

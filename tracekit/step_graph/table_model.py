@@ -230,5 +230,5 @@ def _only(steps: Steps, numbers: Sequence[int]) -> Steps:
     return replace(
         steps, numbers=tuple(numbers), own=steps.own[:, kept], wall=steps.wall[:, kept],
         begin=steps.begin[:, kept], tail=steps.tail[:, kept],
-        tail_ends=steps.tail_ends[:, kept], partial=(*steps.partial, *left),
+        tail_ends=steps.tail_ends[:, kept], partial=(*steps.partial, *left), cut=None,
     )  # fmt: skip

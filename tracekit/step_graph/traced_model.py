@@ -48,7 +48,9 @@ def model_of(
     runs = _runs(run, queue, like)
     later = _ends_later(run) if like is None else like.later
     fixed = fixed if like is None or not np.array_equal(fixed, like.fixed) else like.fixed
-    made = StepModel(run.steps.own, runs, instance, fixed, transfer, before, later, queue.caused)
+    made = StepModel(
+        run.steps.own, runs, instance, fixed, transfer, before, later, queue.caused, run.steps.shares
+    )
     return made if like is None else made.in_order_of(like)
 
 
@@ -223,7 +225,7 @@ def timeline_of(
     follows = queue.digest(rows)
     if like is not None and like.follows == follows:
         return like
-    kind, reading, event = posts_and_needs(ops, queue, rows)
+    kind, reading, event = posts_and_needs(ops, queue, rows, _marked(run, row, rows, columns))
     if like is not None:
         return _with_events(like, kind, reading, event, follows)
     begins = steps.begin[row, list(columns)]
@@ -242,6 +244,20 @@ def timeline_of(
         start=_begin_wall(run, rank, rows, knots[0]),
         follows=follows,
     )
+
+
+def _marked(run: Measured, row: int, rows: I64, columns: tuple[int, ...]) -> I64:
+    """Return for each whole step in `columns` two operations: that with which the cut step ends, and the step's last.
+
+    `rows` are the operations of the rank in `row`. None unless the cut step is among `columns`, behind others.
+    """
+    steps, cut = run.steps, run.steps.cut
+    whole = [c for c in columns if cut and steps.numbers[c] != cut.number]
+    if cut is None or not 0 < len(whole) < len(columns) or (cut.last[row, whole] < 0).any():
+        return rows[:0]
+    mine = [rows[run.ops.step[rows] == steps.numbers[c]] for c in whole]
+    ends = [some[np.argmax(run.ops.end[some])] for some in mine]
+    return np.stack([cut.last[row, whole], ends], axis=1).ravel()
 
 
 def _with_events(like: RankTimeline, kind: I64, reading: F64, event: I64, follows: bytes) -> RankTimeline:

@@ -96,7 +96,7 @@ class Features:
     launches: float  # kernels (or operators) a step
     busy_by_step: tuple[float, ...]
     attention_by_step: tuple[float, ...]
-    steps: int = 1
+    steps: float = 1.0  # how many whole steps they make up
     operators: Mapping[str, Operators] = field(default_factory=dict)  # of the host by name, over all steps
     work: Mapping[str, Work] = field(default_factory=dict)  # by name, without communication
     peer_copies: float = 0.0  # between devices
@@ -122,7 +122,7 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     exposed = ops.progress[rank].exposed
     idle = idle_within(ops, rank, windows)
     computing = cat.among(DEVICE_WORK) if source.on_gpu else cat == "cpu_op"
-    host, n = ~cat.among(_ON_DEVICE), float(len(columns))
+    host, n = ~cat.among(_ON_DEVICE), float(steps.shares[columns].sum())
 
     def named(pattern: re.Pattern[str], where: npt.NDArray[np.bool_]) -> Intervals:
         rows = where & truth(events, "name", pattern)
@@ -134,12 +134,12 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     still = idle if source.on_gpu else windows  # beside work of a device a span of the host costs nothing
     gaps = np.sort(idle[1] - idle[0])[::-1]
     return Features(
-        rank, source.on_gpu, float(np.mean(steps.own[row, columns])),
+        rank, source.on_gpu, float(steps.own[row, columns].sum()) / n,
         _within(subtract(source.computed, exposed), windows) / n, float(gaps.sum()) / n, gaps,
         spent(ATTENTION, computing), spent(MATMUL, computing), spent(COPIES, computing), spent(LOADER, host, still),
         spent(COLLECTOR, host, still), spent(ALLOCATOR, host, still), _begun(start[computing], windows) / n,
         inside_each(subtract(source.computed, exposed), each), inside_each(named(ATTENTION, computing), each),
-        len(columns), operator_times(events, cat == "cpu_op", each, _NEVER if source.on_gpu else exposed),
+        n, operator_times(events, cat == "cpu_op", each, _NEVER if source.on_gpu else exposed),
         _work(events, computing & ~_talks(events, cat, on_gpu=source.on_gpu), windows, n),
         spent(PEER_COPIES, computing),
         {part: inside_each(intersect(named(p, host), still), each) for part, p in _STALLS.items()},
@@ -168,7 +168,7 @@ def loading_ns(run: Run, ops: Operations, steps: Steps, rank: int) -> float:
     _, windows = _windows(ops, steps, rank, columns)
     still = idle_within(ops, rank, windows) if ops.per_rank[rank].on_gpu else windows
     start, lasted = ints(events, "ts", 0)[loads], ints(events, "dur", 0)[loads]
-    return _within(union(start, start + lasted), still) / len(columns)
+    return _within(union(start, start + lasted), still) / float(steps.shares[columns].sum())
 
 
 def _work(events: pa.Table, rows: Mask, windows: Intervals, steps: float) -> dict[str, Work]:

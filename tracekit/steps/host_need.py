@@ -55,7 +55,7 @@ def host_need(run: Run, ops: Operations, steps: Steps, rank: int) -> F64:
     """
     need = np.full(len(steps.numbers), np.nan)
     begins, ends = on_host(ops, steps, rank)
-    known = np.flatnonzero(np.isfinite(steps.own[steps.row(rank)]) & (ends > begins))
+    known = np.flatnonzero(ends > begins)
     if not len(known):
         return need
     working, launched = _working(run.events(rank, ["ts", "dur", "cat", "name", "correlation", "pid", "tid"]))
@@ -109,12 +109,15 @@ def _has_room(events: pa.Table, cat: Column, call: Mask) -> Mask:
 def on_host(ops: Operations, steps: Steps, rank: int) -> tuple[I64, I64]:
     """Return (begin, end) of each of `steps` on the host of `rank`, ns; by marks, else by launches; (0, 0) if unknown.
 
-    A step ends where the next one begins; if that was not recorded, with the mark or with its own last launch.
+    A step ends where the next one begins; if that was not recorded, with the mark or with its own last launch. Unknown
+    of a step that windows cut: devices of ranks end it at the same operation, but their hosts are ahead by different
+    times.
     """
     source, where = ops.per_rank[rank], ops.of(rank)
     labels = ops.step[where] if steps.labelled else np.zeros(where.stop - where.start, np.int32)
     begins, ends = np.zeros((2, len(steps.numbers)), np.int64)
-    for column, number in enumerate(steps.numbers):
+    known = np.isfinite(steps.own[steps.row(rank)]) & (steps.shares == 1.0)
+    for column, number in [(c, steps.numbers[c]) for c in np.flatnonzero(known).tolist()]:
         spans = [source.steps.get(n) for n in (number, number + 1)]
         if spans[0] is None:
             spans = [_launched(source.issued[labels == n]) for n in (number, number + 1)]
@@ -127,13 +130,10 @@ def on_host(ops: Operations, steps: Steps, rank: int) -> tuple[I64, I64]:
 def products_in_steps(run: Run, ops: Operations, steps: Steps, rank: int) -> float | None:
     """Return the FLOPs a step of the matrix products and attention that the host of `rank` calls; None where unknown.
 
-    Shapes of operators are recorded with `record_shapes=True`. A step that windows cut is left out: devices of ranks
-    end it at the same operation, but their hosts are ahead by different times. Raises InputError where its events
-    cannot be read.
+    Shapes of operators are recorded with `record_shapes=True`. Raises InputError where its events cannot be read.
     """
     begins, ends = on_host(ops, steps, rank)
-    uncut = np.isin(np.arange(len(begins)), steps.whole)
-    known = np.isfinite(steps.own[steps.row(rank)]) & (ends > begins) & uncut
+    known = ends > begins
     events = run.events(rank, ["ts", "flops"])
     flops, start = ints(events, "flops", -1), ints(events, "ts", 0)
     rows = np.flatnonzero(flops >= 0)

@@ -17,7 +17,7 @@ from tracekit.findings.shared import Quality
 from tracekit.matching.match import Operations
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.rank_events.step_marks import NO_STEP
-from tracekit.steps.steps import whole_steps
+from tracekit.steps.steps import CutStep, Steps, after_a_gap, whole_steps
 from tracekit.store import Run
 from tracekit.thresholds.tables import ENOUGH_STEPS, MOST_RANKS
 from tracekit.units import I32, I64
@@ -169,6 +169,71 @@ def _cut(ops: Operations, number: int, kept: dict[int, I64]) -> Operations:
         step[rows] = number
     mine = {r: replace(o, step=step[ops.of(r)], worked={}) for r, o in ops.per_rank.items()}
     return replace(ops, step=step, per_rank=mine)
+
+
+def with_cut(ops: Operations, steps: Steps, number: int | None) -> Steps:
+    """Return `steps` with what step `number`, which windows cut, holds of the others; unchanged if it is none of them.
+
+    In order of issue it ends with the same operation as a whole step with as many operations of the rank before.
+    """
+    if number not in steps.numbers:
+        return steps
+    uncut = np.array([c for c, n in enumerate(steps.numbers) if n != number], np.int64)
+    last, own, wall = np.full(steps.own.shape, -1), *np.full((2, *steps.own.shape), np.nan)
+    for row, rank in enumerate(steps.ranks):
+        where, issued = ops.of(rank), ops.per_rank[rank].issued
+        held = int((ops.step[where] == number).sum())
+        for column in uncut[np.isfinite(steps.own[row, uncut])].tolist() if held else ():
+            rows = np.flatnonzero(ops.step[where] == steps.numbers[column])
+            rows = where.start + rows[np.lexsort((rows, issued[rows]))]
+            of_part, of_step = (int(part[np.argmax(ops.end[part])]) for part in (rows[:held], rows))
+            last[row, column], wall[row, column] = of_part, ops.end[of_step] - ops.end[of_part]
+            own[row, column] = ops.at_end[of_step] - ops.at_end[of_part]
+    known = np.isfinite(wall)
+    share = 1.0 - float(wall[known].sum() / steps.wall[known].sum()) if known.any() else 1.0
+    return replace(steps, cut=CutStep(number, share, last, own, wall))
+
+
+def with_tails(ops: Operations, steps: Steps) -> Steps:
+    """Return `steps` with the work behind the last communication of each run of them counted at its first step.
+
+    A step ends with its last communication, so that what comes behind it delays the next step. A run that begins with
+    its recording lacks that in its first step, and has recorded it behind its last one.
+    """
+    if not steps.labelled:
+        return steps
+    tail, ends = np.zeros(steps.own.shape), np.zeros(steps.own.shape)
+    for row, rank in enumerate(steps.ranks):
+        known = np.flatnonzero(np.isfinite(steps.own[row]))
+        numbers = np.array(steps.numbers, np.int64)[known]
+        for run in np.split(known, np.flatnonzero(np.diff(numbers) != 1) + 1):
+            if len(run) and _opens(ops, rank, steps.numbers[run[0]]):
+                place = row, run[0]
+                tail[place], ends[place] = _tail(ops, rank, steps.numbers[run[0]], steps.numbers[run[-1]])
+    own, wall, begin = steps.own + tail, steps.wall + tail, steps.begin - tail
+    return replace(steps, own=own, wall=wall, begin=begin, tail=tail, tail_ends=ends)
+
+
+def _opens(ops: Operations, rank: int, number: int) -> bool:
+    """Return whether a marked step begins with its mark: no operation of its capture was issued before it."""
+    source, mine = ops.per_rank[rank], ops.step[ops.of(rank)] == number
+    ahead = (source.issued < source.issued[mine].min()) & ~mine
+    return number in source.worked and (after_a_gap(source.steps, number) or not ahead.any())
+
+
+def _tail(ops: Operations, rank: int, first: int, last: int) -> tuple[float, float]:
+    """Return (own time of a rank behind the last operation of the step `last`, its end), ns; a later operation ends it.
+
+    What the device had left to do when the step `first` began is counted there already.
+    """
+    where, source = ops.of(rank), ops.per_rank[rank]
+    mine = ops.step[where] == last
+    begin = int(ops.end[where][mine].max())
+    later = ops.start[where][~mine & (source.issued > source.issued[mine].max())]
+    end = max(begin, min(source.worked[last][1], int(later.min(initial=np.iinfo(np.int64).max))))
+    left = source.worked[first][0] - source.steps[first][0]
+    reading = ops.progress[rank].at(np.array([begin, end], np.int64))
+    return max(float(reading[1] - reading[0]) - left, 0.0), float(end)
 
 
 def common_part(ops: Operations) -> Operations:

@@ -1,7 +1,7 @@
 """The steps that (nearly) every rank recorded whole, and each rank's own and wall time in them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 from tracekit.intervals import Intervals, covered_until, subtract
 from tracekit.matching.match import Operations
 from tracekit.rank_events.step_marks import NO_STEP
+from tracekit.steps.medians import of_rows
 from tracekit.thresholds.tables import (
     CUT_STEP_SHARE,
     ENOUGH_STEPS,
@@ -19,6 +20,17 @@ from tracekit.thresholds.tables import (
     WHOLE_STEP_SHARE,
 )
 from tracekit.units import F64, I64
+
+
+@dataclass(frozen=True)
+class CutStep:
+    """A step that windows cut, beside the whole steps; arrays are ranks × steps as in `Steps`."""
+
+    number: int
+    share: float  # the part of a whole step's time that it holds, above 0; 1 where no step is whole
+    last: I64  # of each whole step the operation with which the cut one ends, −1 where unknown
+    own: F64  # own time of each whole step behind that operation, ns; NaN where unknown
+    wall: F64  # the same of the wall time
 
 
 @dataclass(frozen=True)
@@ -34,15 +46,51 @@ class Steps:
     labelled: bool  # the traces mark steps; else everything is one step, number 0
     tail: F64  # the part of own, wall and begin that was recorded behind the last step (`with_tails`)
     tail_ends: F64  # end of that part, ns; 0 without one
-    cut: int | None = None  # the number of a step that windows cut: compared as far as all ranks recorded it
+    cut: CutStep | None = None  # a step that windows cut, compared as far as all ranks recorded it
     begun_late: tuple[tuple[int, int], ...] = ()  # (step, rank) with a late begin that counts as own time
 
+    @cached_property
+    def shares(self) -> F64:
+        """Return the part of a whole step that each column holds: 1, and less of a step that windows cut."""
+        cut = self.cut
+        return np.array([cut.share if cut and n == cut.number else 1.0 for n in self.numbers])
+
     @property
-    def whole(self) -> list[int]:
-        """Return the columns of steps recorded whole, which alone have a length; all where a rank has none of them."""
-        uncut = [c for c, number in enumerate(self.numbers) if number != self.cut]
-        every, whole = (np.isfinite(own).any(axis=1) for own in (self.own, self.own[:, uncut]))
-        return uncut if np.array_equal(every, whole) else list(range(len(self.numbers)))
+    def count(self) -> float:
+        """Return how many whole steps the columns make up."""
+        return float(self.shares.sum())
+
+    def mean(self, spent: F64) -> float:
+        """Return `spent` (steps, or ranks × steps, ns) in a mean whole step, by what each holds; NaN is left out."""
+        known = np.isfinite(spent)
+        weight = float(np.where(known, self.shares, 0.0).sum())
+        return float(np.where(known, spent, 0.0).sum()) / weight if weight > 0 else float("nan")
+
+    def means(self, spent: F64) -> F64:
+        """Return `mean` of each row of `spent`, ranks × steps, ns; NaN where nothing in it is known."""
+        return np.array([self.mean(row) for row in spent])
+
+    def completed(self, spent: F64, lacking: F64) -> F64:
+        """Return `spent` (ranks × steps, ns) with what the cut step lacks: the mean of `lacking` over whole steps.
+
+        So the mean weighs each part of a step by the steps that hold it. A rank without a whole step counts by share.
+        """
+        if self.cut is None:
+            return spent
+        column, missing = self.numbers.index(self.cut.number), of_rows(np.nanmean, lacking)
+        result, known = spent.copy(), np.isfinite(missing)
+        result[:, column] = np.where(known, spent[:, column] + missing, spent[:, column] / self.cut.share)
+        return result
+
+    @cached_property
+    def whole(self) -> F64:
+        """Return the wall time of each step if windows had cut none, ranks × steps, ns: with the work of all ranks."""
+        if self.cut is None:
+            return self.wall
+        result, least = (self.completed(self.wall, lacking) for lacking in (self.cut.wall, self.cut.own))
+        column = self.numbers.index(self.cut.number)
+        result[:, column] = np.maximum(result[:, column], np.nanmax(least[:, column]))
+        return result
 
     def recorded(self, rank: int) -> list[int]:
         """Return the columns of the steps that a rank recorded with all its own time: those it did not begin late."""
@@ -83,48 +131,6 @@ def measure(ops: Operations, wanted: Sequence[tuple[int | None, int | None]] | N
                 own[row, column], wall[row, column], begin[row, column] = _one(ops, rank, step, number)
     partial = tuple(n for i, n in enumerate(numbers) if i not in keep)
     return Steps(ops.ranks, tuple(chosen), own, wall, begin, partial, labelled, *np.zeros((2, *own.shape)))
-
-
-def with_tails(ops: Operations, steps: Steps) -> Steps:
-    """Return `steps` with the work behind the last communication of each run of them counted at its first step.
-
-    A step ends with its last communication, so that what comes behind it delays the next step. A run that begins with
-    its recording lacks that in its first step, and has recorded it behind its last one.
-    """
-    if not steps.labelled:
-        return steps
-    tail, ends = np.zeros(steps.own.shape), np.zeros(steps.own.shape)
-    for row, rank in enumerate(steps.ranks):
-        known = np.flatnonzero(np.isfinite(steps.own[row]))
-        numbers = np.array(steps.numbers, np.int64)[known]
-        for run in np.split(known, np.flatnonzero(np.diff(numbers) != 1) + 1):
-            if len(run) and _opens(ops, rank, steps.numbers[run[0]]):
-                place = row, run[0]
-                tail[place], ends[place] = _tail(ops, rank, steps.numbers[run[0]], steps.numbers[run[-1]])
-    own, wall, begin = steps.own + tail, steps.wall + tail, steps.begin - tail
-    return replace(steps, own=own, wall=wall, begin=begin, tail=tail, tail_ends=ends)
-
-
-def _opens(ops: Operations, rank: int, number: int) -> bool:
-    """Return whether a marked step begins with its mark: no operation of its capture was issued before it."""
-    source, mine = ops.per_rank[rank], ops.step[ops.of(rank)] == number
-    ahead = (source.issued < source.issued[mine].min()) & ~mine
-    return number in source.worked and (_after_a_gap(source.steps, number) or not ahead.any())
-
-
-def _tail(ops: Operations, rank: int, first: int, last: int) -> tuple[float, float]:
-    """Return (own time of a rank behind the last operation of the step `last`, its end), ns; a later operation ends it.
-
-    What the device had left to do when the step `first` began is counted there already.
-    """
-    where, source = ops.of(rank), ops.per_rank[rank]
-    mine = ops.step[where] == last
-    begin = int(ops.end[where][mine].max())
-    later = ops.start[where][~mine & (source.issued > source.issued[mine].max())]
-    end = max(begin, min(source.worked[last][1], int(later.min(initial=np.iinfo(np.int64).max))))
-    left = source.worked[first][0] - source.steps[first][0]
-    reading = ops.progress[rank].at(np.array([begin, end], np.int64))
-    return max(float(reading[1] - reading[0]) - left, 0.0), float(end)
 
 
 def whole_steps(
@@ -225,7 +231,7 @@ def _operations(
     return np.array([[int((s == n).sum()) for n in numbers] for s in steps], np.int64).reshape(len(steps), -1)
 
 
-def _after_a_gap(steps: dict[int, tuple[int, int]], number: int) -> bool:
+def after_a_gap(steps: dict[int, tuple[int, int]], number: int) -> bool:
     """Return whether marked steps (number → span) come before the step `number`, but not the one just before it."""
     return number in steps and number - 1 not in steps and min(steps) < number
 
@@ -249,7 +255,7 @@ def _one(ops: Operations, rank: int, step: npt.NDArray[np.int32], number: int) -
         first = max(source.steps[number][0], source.window[0])
     else:
         first = int(ops.start[where][rows[0]])
-    if _after_a_gap(source.steps, number):
+    if after_a_gap(source.steps, number):
         first = max(first, source.steps[number][0])
     first = min(first, int(ops.start[where][rows].min()) if not len(before) else first)
     reading = progress.at(np.array([first, last], np.int64))

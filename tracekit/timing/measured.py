@@ -20,8 +20,9 @@ from tracekit.rank_events.coded_words import Column, numbered
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.steps.features import Features, read_features
 from tracekit.steps.medians import median_of_others
+from tracekit.steps.step_ends import with_tails
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
-from tracekit.steps.steps import Steps, compute_in_steps, measure, with_tails
+from tracekit.steps.steps import Steps, compute_in_steps, measure
 from tracekit.store import Run
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, CLEAR_SHARE, MIN_LOST_SHARE
 from tracekit.timing.buffered_sends import Buffered, buffered_sends
@@ -54,8 +55,8 @@ class Measured:
 
     @property
     def step_ns(self) -> float:
-        """Return the mean step time over ranks and analysed steps, ns."""
-        return float(np.nanmean(self.steps.wall))
+        """Return the mean time of a whole step over ranks and analysed steps, ns."""
+        return float(np.nanmean(self.steps.whole))
 
     @property
     def threshold_ns(self) -> float:
@@ -66,11 +67,6 @@ class Measured:
     def suspect_ns(self) -> float:
         """Return the excess from which a rank is suspected, ns a step."""
         return CANDIDATE_SHARE * self.step_ns
-
-    @property
-    def cut_off(self) -> float:
-        """Return the share of a whole step that the mean step lacks because windows cut the end of one."""
-        return max(1.0 - self.step_ns / float(np.nanmean(self.steps.wall[:, self.steps.whole])), 0.0)
 
     @property
     def missing(self) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.analysis.breakdown.parts import RankSteps, added, shares_of, steps_of, waits_known
+from tracekit.analysis.breakdown.parts import RankSteps, added, counted, shares_of, steps_of, waits_known
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.opened import opened, quality_of, ranks_of
 from tracekit.axes import DATA, TENSOR, along
@@ -89,8 +89,8 @@ def analyse(
     total = added(cell.parts for cell in cells)
     return BreakdownFinding(
         ranks_of(case), choice.finding,
-        StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.wall)))),
-        total, shares_of(total, [r.parts for r in ranked], len(cells)),
+        StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.whole)))),
+        total, shares_of(total, [r.parts for r in ranked], counted(case, cells)),
         tuple(sorted(ranked, key=_waited)),
         cells, traffic_of(case, calls), volumes_of(calls), case.coverage, quality_of(case, choice), choice.notes,
     )  # fmt: skip

@@ -80,7 +80,13 @@ def added(parts: Iterable[TimeParts]) -> TimeParts:
     )  # fmt: skip
 
 
-def shares_of(total: TimeParts, ranks: Sequence[TimeParts], count: int) -> tuple[Share, ...]:
+def counted(case: Case, cells: Sequence[StepBreakdown]) -> float:
+    """Return how many whole steps `cells` make up."""
+    share = dict(zip(case.steps.numbers, case.steps.shares.tolist(), strict=True))
+    return float(sum(share[cell.step] for cell in cells))
+
+
+def shares_of(total: TimeParts, ranks: Sequence[TimeParts], count: float) -> tuple[Share, ...]:
     """Return each part of `total`, the sum of `count` steps, with its spread over `ranks`; no empty exposed parts."""
     spent = named(total)
     by_rank = [named(parts) for parts in ranks]

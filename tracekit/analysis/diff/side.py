@@ -2,15 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from tracekit.analysis.breakdown.parts import named, steps_of, waits_known
-from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.case import Case, without_steps
 from tracekit.analysis.slowrank.opened import opened, quality_of, ranks_of
-from tracekit.findings import StepsFinding
+from tracekit.findings import Quality, StepsFinding
 from tracekit.findings.diff import ComparedRun
 from tracekit.steps.step_kernels import copies_in_steps, kernels_in_steps
 from tracekit.store import Run
@@ -80,6 +80,7 @@ def side_of(
 ) -> Side:
     """Return the run as a side of a comparison. Arguments and errors as of `tracekit.breakdown`."""
     case, choice = opened(run, mesh, order, steps, progress)
+    case = _of_whole_steps(case)
     known = waits_known(case)
     column = {number: i for i, number in enumerate(case.steps.numbers)}
     parts = {
@@ -87,5 +88,15 @@ def side_of(
         for rank in case.ops.ranks
         for cell in steps_of(case, rank, known).cells
     }
-    measured = StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.wall))))
+    measured = StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.whole))))
     return Side(case, ComparedRun(ranks_of(case), choice.finding, measured, quality_of(case, choice)), parts)
+
+
+def _of_whole_steps(case: Case) -> Case:
+    """Return `case` without the step that windows cut, which is no sample of a step, if another one is left."""
+    cut = case.steps.cut
+    if cut is None or len(case.steps.numbers) < 2:
+        return case
+    kept = tuple(row for row in case.run.quality if row.kind != "cut_step")
+    note = Quality("cut_step", None, 1, f"step {cut.number} is left out: windows cut it")
+    return without_steps(replace(case, run=replace(case.run, quality=kept)), [cut.number], note)

@@ -61,7 +61,7 @@ def floor(
     measure = measured(case)
     cells, total = len(measure.cells), measure.total.step_ns
     given = given.with_flops(measure.flops(ranks.expected)).with_devices(_devices(measure))
-    given = given.within(ranks.expected, measure.kept_ns / max(cells, 1))
+    given = given.within(ranks.expected, measure.kept_ns / max(measure.count, 1))
     useful = given.useful_ns(ranks.expected)
     unknown = _unknown(measure, given)
     hidden = {u.part for u in unknown}
@@ -69,7 +69,7 @@ def floor(
     step = measure.step_ns
     return FloorFinding(
         ranks, choice.finding,
-        StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.wall)))),
+        StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.whole)))),
         ms(step), ms(case.residual_ns), cells, total, given.flops, given.source, given.peak_tflops,
         given.peak_from, given.device, None if useful is None or not step else useful / step,
         parts, unknown, _limits(measure, step, hidden, useful, given), measure.best.classes,
@@ -82,7 +82,7 @@ def _parts(measure: Measure, useful_ns: float | None, hidden: set[str]) -> tuple
 
     useful_ns: what the model's FLOPs need at peak in one step of a rank; None where not known.
     """
-    every = amounts_of(measure, None if useful_ns is None else useful_ns * len(measure.cells))
+    every = amounts_of(measure, None if useful_ns is None else useful_ns * measure.count)
     amounts = {name: ns for name, ns in every.items() if ns or name not in hidden}
     saved = savings_of(measure, [name for name, ns in amounts.items() if ns], useful_ns or 0.0)
     return tuple(_part(measure, name, ns, saved.get(name)) for name, ns in amounts.items())
@@ -93,13 +93,13 @@ def _part(measure: Measure, name: str, ns: int, saved: float | None) -> FloorPar
 
     What time brings that may be waiting or transfer is not known before they come apart.
     """
-    cells, total = max(len(measure.cells), 1), max(measure.total.step_ns, 1)
+    count, total = max(measure.count, 1), max(measure.total.step_ns, 1)
     kind = name if name in _REMEDY else name.rpartition(" ")[2]
     remedy = _REMEDY.get(kind, "") if ns else ""
     if name == "launch_gaps" and ns and not _on_gpu(measure):
         remedy = _ON_CPU
     brings = None if name in NEEDED or kind == "either" else ms(saved or 0.0)
-    return FloorPart(name, ns, ms(ns / cells), ns / total, brings, remedy)
+    return FloorPart(name, ns, ms(ns / count), ns / total, brings, remedy)
 
 
 def _unknown(measure: Measure, given: Given) -> tuple[FloorUnknown, ...]:

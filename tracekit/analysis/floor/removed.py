@@ -105,7 +105,7 @@ class Removed:
         took = case.waits.transfer[case.ops.instance[rows]].tolist()
         for rank, axis, ns in zip(case.ops.rank[rows].tolist(), case.axis[rows].tolist(), took, strict=True):
             spent[rank, axis] = spent.get((rank, axis), 0) + ns
-        return max(spent.values(), default=0) / max(len(case.steps.numbers), 1)
+        return max(spent.values(), default=0) / case.steps.count
 
     def _worked(self, own: F64) -> float:
         """Return the model's step with other own times, each rank's changed equally in all its parts, ns."""

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.breakdown.parts import added, steps_of, waits_known
+from tracekit.analysis.breakdown.parts import added, counted, steps_of, waits_known
 from tracekit.analysis.floor.removed import Removed
 from tracekit.analysis.floor.work import RankWork, work_of
 from tracekit.analysis.slowrank.case import Case
@@ -64,9 +64,14 @@ class Measure:
         return Removed(self.case, self.step_ns)
 
     @cached_property
+    def count(self) -> float:
+        """The whole steps of ranks that the cells make up."""
+        return counted(self.case, self.cells)
+
+    @cached_property
     def step_ns(self) -> float:
         """The mean of the steps that are cut into parts, ns: begins that were not recorded make it shorter."""
-        return self.total.step_ns / max(len(self.cells), 1)
+        return self.total.step_ns / max(self.count, 1)
 
     @cached_property
     def level_ns(self) -> float:
@@ -79,7 +84,7 @@ class Measure:
         known = [n for n in every if n is not None]
         if not self.cells or len(known) < len(every) or not sum(known):
             return None
-        return sum(known) / len(self.cells) * ranks
+        return sum(known) / len(known) * ranks
 
     def of_cells(self, kind: str) -> dict[int, I64]:
         """Return by rank the part `kind` of TimeParts in each column of Steps."""

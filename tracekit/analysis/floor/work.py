@@ -53,7 +53,7 @@ class RankWork:
 
     spent, calls: by class of kernel, the time (without recomputed and small kernels) and the number in each step.
     shows_recomputation: whether the trace would show a forward that runs again, by nodes of autograd or by spans.
-    flops: of matrix products by their shapes, forwards that run again left out, in all steps; None without a record.
+    flops: of matrix products by their shapes, forwards that run again left out, a step; None without a record.
     summed: gradients added to those of earlier micro-batches, which grow with the parameters that a rank holds and not
     with its tokens. allocator: the device waited for its host, which was in a call of the allocator.
     """
@@ -61,7 +61,7 @@ class RankWork:
     rank: int
     columns: list[int]
     shows_recomputation: bool
-    flops: int | None
+    flops: float | None
     spent: dict[str, I64]
     calls: dict[str, I64]
     compute: I64
@@ -178,17 +178,18 @@ def _within_spans(host: Host, spans: dict[int, Intervals], rows: I64) -> Mask:
 
 def _flops(
     case: Case, rank: int, columns: list[int], events: pa.Table, host: Host, spans: dict[int, Intervals]
-) -> int | None:
-    """Return the FLOPs of products that the host of `rank` calls in the steps `columns`; None where not recorded."""
+) -> float | None:
+    """Return the FLOPs of products that the host of `rank` calls a step, of `columns`; None where not recorded."""
     flops = ints(events, "flops", -1)
     rows = np.flatnonzero(flops >= 0)
-    begins, ends = (side[columns] for side in on_host(case.ops, case.steps, rank))
-    if not len(rows) or not (ends > begins).all():
+    whole = [c for c in columns if case.steps.shares[c] == 1.0]
+    begins, ends = (side[whole] for side in on_host(case.ops, case.steps, rank))
+    if not len(rows) or not whole or not (ends > begins).all():
         return None
     rows = rows[~_within_spans(host, spans, rows)]
     step = np.searchsorted(begins, host.start[rows], side="right") - 1
     inside = (step >= 0) & (host.start[rows] < ends[np.maximum(step, 0)])
-    return int(flops[rows[inside]].sum())
+    return float(flops[rows[inside]].sum()) / len(whole)
 
 
 def _threads(events: pa.Table, host: Host, on_host: Mask) -> list[int]:

@@ -56,7 +56,7 @@ def answer(
     standard = () if fixes or wanted else priced.standard()
     return WhatIfFinding(
         ranks_of(case), choice.finding,
-        StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.wall)))),
+        StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.whole)))),
         ms(case.step_ns), ms(case.residual_ns),
         (*(priced.fixes([one]) for one in fixes), *standard, *on_others),
         priced.fixes(fixes, "together") if fixes else None,

@@ -70,7 +70,10 @@ def costs_of(case: Case) -> Costs:
     sizes = {axis: case.mesh.size(axis) for axis in case.mesh.order}
     edges = _edges(case)
     known = waits_known(case)
-    cells = {rank: steps_of(case, rank, known).cells for rank in case.ops.ranks}
+    whole = {
+        number for number, share in zip(case.steps.numbers, case.steps.shares, strict=True) if share == 1.0
+    }
+    cells = {r: [c for c in steps_of(case, r, known).cells if c.step in whole] for r in case.ops.ranks}
     stages = []
     for number, rows in enumerate(case.stages):
         mine = [cell for row in rows for cell in cells[case.steps.ranks[row]]]
@@ -146,7 +149,7 @@ def _batches(case: Case) -> int:
             "stage a rank are predicted; use reftrain plan for others"
         )
     first = np.isin(ops.rank, [case.steps.ranks[row] for row in case.stages[0]])
-    return round(int((messages & first).sum()) / max(len(case.stages[0]) * len(case.steps.numbers), 1))
+    return round(int((messages & first).sum()) / max(len(case.stages[0]) * case.steps.count, 1))
 
 
 def _each_batch(case: Case) -> bool:

@@ -155,7 +155,7 @@ class StepEngine:
         high = self.base_ns - self._step_ns(models.free, own, fixed, usual)
         if capped:
             less = np.maximum(self.case.steps.own - own, 0.0)
-            high = min(high, float(np.nansum(less)) / max(less.shape[1], 1))
+            high = min(high, float(np.nansum(less)) / self.case.steps.count)
         return Saved(likely, min(low, likely), max(high, likely))
 
     def _step_ns(self, model: StepModel, own: F64, fixed: Mask, usual: Usual | None) -> float:

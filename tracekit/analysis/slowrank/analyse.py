@@ -132,7 +132,7 @@ def _finding(case: Case, choice: MeshChoice, answer: Answer, *, explain: bool) -
     clocks = f"clock residual {case.clocks.residual_ns / NS_PER_US:.1f} µs"
     return SlowRankFinding(
         ranks_of(case), choice.finding,
-        StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.wall)))),
+        StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.whole)))),
         answer.verdict, answer.cause, answer.reason, answer.path, answer.suspects,
         WhatIf(ms(step), ms(cured), step / cured if cured > 0 else 1.0),
         (*quality_of(case, choice), *unlike_recordings(case, answer), *unproven),

@@ -18,7 +18,7 @@ from tracekit.step_graph.table_model import TableModel, tabulated
 from tracekit.step_graph.traced_model import mates, model_of, using_early
 from tracekit.step_graph.waiting_parts import concealed_work, waiting_parts
 from tracekit.steps.host_need import host_need
-from tracekit.steps.step_ends import with_cut_step
+from tracekit.steps.step_ends import with_cut, with_cut_step
 from tracekit.store import Run
 from tracekit.thresholds.slowrank import LITTLE_SHARE, RANKS_SAMPLED
 from tracekit.timing.measured import Measured, StepRange, measure_run
@@ -138,8 +138,9 @@ class Case(Measured):
         if found is None or self.table is not None:
             return None
         same = [(n, n + 1) for n in self.steps.numbers] if self.steps.labelled else None
+        cut = self.steps.cut.number if self.steps.cut else None
         most, likely = (
-            build(self.run, with_concealed(self.ops, work), self.mesh, same, self.steps.cut)
+            build(self.run, with_concealed(self.ops, work), self.mesh, same, cut)
             for work in (found.most, found.likely)
         )
         return most, likely
@@ -176,8 +177,7 @@ def build(
     if cut is None:
         run, ops, cut = _with_cut_step(run, ops, mesh)
     measured = measure_run(run, ops, mesh, wanted)
-    if cut in measured.steps.numbers:
-        measured = replace(measured, steps=replace(measured.steps, cut=cut))
+    measured = replace(measured, steps=with_cut(ops, measured.steps, cut))
     m, model = tabulated(measured) or (measured, model_of(measured))
     met = circumstances(m, of_table=model.of_table is not None)
     case = Case(
@@ -194,7 +194,7 @@ def without_steps(case: Case, steps: Collection[int], note: Quality) -> Case:
     """Return the case of the same recording without some steps, for the reason in `note`."""
     run = replace(case.run, quality=(*case.run.quality, note))
     kept = [(n, n + 1) for n in case.steps.numbers if n not in steps]
-    return build(run, case.ops, case.mesh, kept, case.steps.cut)
+    return build(run, case.ops, case.mesh, kept, case.steps.cut.number if case.steps.cut else None)
 
 
 def _with_cut_step(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operations, int | None]:

@@ -128,7 +128,7 @@ class Evidence:
         """The role of a rank that is alone on its stage and loads data in every step; None where it is a fault."""
         if not CAUSES[found.cause].shown_by("loader") or len(found.struck) < len(self.case.steps.numbers):
             return None
-        return role_of_stage(self.case, (found.row,), float(found.over.mean()), found.price)
+        return role_of_stage(self.case, (found.row,), self.case.steps.mean(found.over), found.price)
 
     @cached_property
     def role(self) -> Role | None:

@@ -95,7 +95,7 @@ def stage_doubt_ns(case: Case, rows: I64, *, least: bool = False) -> float:
     of its devices by twice the standard error. The same where too few stages show more.
     """
     others = [g for g in case.stages if len(np.setdiff1d(g, rows)) == len(g) > 0]
-    known = [mean for g in others if np.isfinite(mean := float(np.nanmean(case.steps.own[g])))]
+    known = [mean for g in others if np.isfinite(mean := case.steps.mean(case.steps.own[g]))]
     fewest = min((len(g) for g in case.stages if len(np.intersect1d(g, rows))), default=1)
     differ = LITTLE_SHARE * case.step_ns * (1.0 + NORMAL_95 / np.sqrt(fewest))
     spread = NORMAL_95 * float(np.std(known, ddof=1)) if len(known) > 2 else differ

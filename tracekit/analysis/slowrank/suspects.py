@@ -138,19 +138,19 @@ def _no_fault(case: Case, row: int, suspects: Sequence[int]) -> float:
     """
     saved = most_saved_ns(case, np.union1d(suspects, [row]).astype(np.int64))
     beyond = float(np.nan_to_num(case.found.mean[row])) - saved
-    return float(np.nanmean(case.met.gaps[row])) + max(beyond, 0.0)
+    return case.steps.mean(case.met.gaps[row]) + max(beyond, 0.0)
 
 
 def _spared(case: Case, row: int) -> float:
     """The time that overlapping waits add to the kernels of the peers but not of the rank in `row`, ns a step."""
-    return max(-float(np.nanmean(case.met.beside[row])), 0.0)
+    return max(-case.steps.mean(case.met.beside[row]), 0.0)
 
 
 def _spared_evidence(case: Case, row: int) -> tuple[Evidence, ...]:
     """The evidence that communication adds less to the compute of the rank in `row` than to its peers'; else empty."""
     if (spared := _spared(case, row)) < case.suspect_ns:
         return ()
-    mine, what = float(np.nanmean(case.met.spun[row])), "compute added by overlapping communication"
+    mine, what = case.steps.mean(case.met.spun[row]), "compute added by overlapping communication"
     return (Evidence(what, ms(mine), ms(mine + spared), "ms"),)
 
 
@@ -282,4 +282,4 @@ def _caused(run: Measured, rank: int, axis: str) -> float:
             known = [ops.channels[c].members for c in chosen if ops.channels[c].p2p == p2p]
             others = max(len(set().union(*known)) - 1, 1)
             worst = max(worst, max(by_rank.values()) if p2p else sum(by_rank.values()) / others)
-    return worst / max(len(run.steps.numbers), 1)
+    return worst / run.steps.count

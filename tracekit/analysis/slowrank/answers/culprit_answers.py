@@ -155,7 +155,6 @@ def _prices(case: Case, found: Hypothesis) -> list[Price]:
     Their kernels overlap with less communication once nothing waits for the rank, and their hosts run further ahead.
     """
     rows = np.array(found.rows)
-    once = (1.0 - _by_compute(case, rows)) * case.cut_off
     unsure, more = early_use_ns(case, rows), 0.0
     if not is_shown(case):
         unsure = max(found.gain - least_ns(case, rows), 0.0)
@@ -164,7 +163,7 @@ def _prices(case: Case, found: Hypothesis) -> list[Price]:
     prices = []
     for row, lost in zip(found.rows, found.lost, strict=True):
         most = may_cost_ns(lost + more, float(case.found.mean[row])) + above
-        prices.append(Price.between(lost * (1.0 - once) - unsure - below, lost, most))
+        prices.append(Price.between(lost - unsure - below, lost, most))
     return prices
 
 

@@ -74,13 +74,13 @@ def _by_slack(case: Case) -> str | None:
     return (
         f"rank {case.steps.ranks[row]} works {of_step(case, float(case.found.mean[row]))} longer than its peers, but "
         f"that costs less than {MIN_LOST_SHARE:.0%} of the step: rank {case.steps.ranks[pace]} sets the pace, because "
-        f"it waits least ({ms(waited[pace] / len(case.steps.numbers)):.1f} ms a step)"
+        f"it waits least ({ms(waited[pace] / case.steps.count):.1f} ms a step)"
     )
 
 
 def _beside_communication(case: Case) -> str | None:
     """The reason if communication that shares a rank's device explains its excess; None if it explains little."""
-    longer = np.nanmean(case.met.beside, axis=1)
+    longer = case.steps.means(case.met.beside)
     row = int(np.argmax(longer))
     if longer[row] < case.threshold_ns:
         return None
@@ -93,7 +93,7 @@ def _beside_communication(case: Case) -> str | None:
 def role_in_words(case: Case) -> str | None:
     """Return the sentence about how long ranks are idle for their role; None where that is below 2 % of the step."""
     rows = case.met.of_role
-    longer = np.nanmean(case.met.role, axis=1)
+    longer = case.steps.means(case.met.role)
     if not len(rows) or longer[rows].max() < case.threshold_ns:
         return None
     return (

@@ -132,7 +132,7 @@ def _in_one_step(case: Case) -> str:
     over = np.nan_to_num(beyond - median_of_others(beyond, [np.arange(len(beyond))]))
     row, column = np.unravel_index(int(over.argmax()), over.shape)
     longer, left = float(over[row, column]), np.delete(over[row], column)
-    if longer < case.threshold_ns * len(case.steps.numbers) or left.max() >= MINOR * longer:
+    if longer < case.threshold_ns * case.steps.count or left.max() >= MINOR * longer:
         return ""
     rank, step = case.steps.ranks[int(row)], case.steps.numbers[int(column)]
     return f"; rank {rank} takes {ms(longer):.1f} ms longer in step {step} than in its others, which may be an accident"

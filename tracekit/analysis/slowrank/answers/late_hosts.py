@@ -75,7 +75,7 @@ def host_launches_late(e: Evidence) -> Iterator[Gap]:
         if lag[last] <= LAUNCHED_NS and queued.mean() > MAJORITY:
             late[last] = float(np.median(waits.exposed_wait[others]))
     by_rank = np.bincount(case.place[0][np.array([*late], np.int64)], [*late.values()], len(case.steps.ranks))
-    row, waited = int(np.argmax(by_rank)), float(by_rank.max()) / max(len(case.steps.numbers), 1)
+    row, waited = int(np.argmax(by_rank)), float(by_rank.max()) / case.steps.count
     if waited < e.least:
         return
     rank = case.steps.ranks[row]
@@ -105,7 +105,7 @@ def _late_posts(case: Case) -> tuple[int, float] | None:
     late = int((waited[row] >= MAJORITY * usual[row]).sum())
     replicas = len(set(map(case.mesh.replica, case.ops.ranks)))
     often = chance_of(late, len(case.steps.numbers), 1 / max(replicas, 2)) <= ONE_STEP_P
-    known = float(np.nanmean(case.met.explained[row])) >= MAJORITY * usual[row]
+    known = case.steps.mean(case.met.explained[row]) >= MAJORITY * usual[row]
     longer = row in case.significant(case.threshold_ns)
     if known or longer or not often or next_ > MAJORITY * usual[row]:
         return None

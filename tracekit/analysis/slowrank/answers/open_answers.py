@@ -62,7 +62,7 @@ def leave_unseen_open(
         recorded, longer = candidates_of(case, open_), float(case.found.mean[open_.rows[0]])
         reason += f"; rank {recorded[0].rank} works {ms(longer):.1f} ms longer than its peers"
     elif lone is not None:
-        recorded, longer = (lone_suspect(case, lone),), float(lone.over.mean())
+        recorded, longer = (lone_suspect(case, lone),), case.steps.mean(lone.over)
         reason += f"; rank {recorded[0].rank} is slow itself: {lone.comparison}"
     elif (once := in_one_step(case)) is not None:
         recorded, longer = maybe_slow(case, once.rows, once.gain), once.excess

@@ -51,7 +51,7 @@ def dumps_time_communication(case: Case, answer: Answer) -> Answer:
         f"{answer.reason}"
     )
     # durations are exact where the times of calls are not, and the last to come waits for none
-    spared = np.nan_to_num(np.maximum(others - mine, 0.0)) / len(case.steps.numbers)
+    spared = np.nan_to_num(np.maximum(others - mine, 0.0)) / case.steps.count
     costly = {row: ns for row, ns in enumerate(spared.tolist()) if ns >= case.threshold_ns}
     return left_open(reason, _TRACES, up_to(case, costly))
 

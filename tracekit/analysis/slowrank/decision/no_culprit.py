@@ -275,7 +275,7 @@ def usually_slow_ns(case: Case) -> float:
                 extra[numbers] = np.maximum(case.waits.transfer[numbers] - least, 0.0)
     rows = np.flatnonzero((case.ops.instance >= 0) & case.analysed)
     ranks, place = np.unique(case.ops.rank[rows], return_inverse=True)
-    spent = np.bincount(place, extra[case.ops.instance[rows]], len(ranks)) / max(len(case.steps.numbers), 1)
+    spent = np.bincount(place, extra[case.ops.instance[rows]], len(ranks)) / case.steps.count
     return float(np.median(spent)) if len(spent) else 0.0
 
 

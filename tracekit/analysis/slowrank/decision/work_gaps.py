@@ -104,7 +104,7 @@ def few_ranks_are_quick(e: Evidence) -> Iterator[Gap]:
         unknown = [other for other in quick if other.work == one.work == "unknown"]
         saved = _like_quick_ns(case, unknown or [one])
         ranks = ranks_in_words(case.ranks_of(one.rows))
-        shorter = ms(float(np.nanmean(case.steps.own[one.others]) - np.nanmean(case.steps.own[one.rows])))
+        shorter = ms(case.steps.mean(case.steps.own[one.others]) - case.steps.mean(case.steps.own[one.rows]))
         what = f"{ranks} work {shorter:.1f} ms a step shorter than the {len(one.others)} others of the stage"
         what += ": less to do, or all the others are slow" if unknown else ", with fewer or smaller kernels"
         slow = dict.fromkeys(one.others.tolist() if unknown else (), saved)

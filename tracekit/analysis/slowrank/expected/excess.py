@@ -15,7 +15,7 @@ from tracekit.causes import BY_SPANS
 from tracekit.findings import Cause
 from tracekit.step_graph.delays import levels
 from tracekit.step_graph.statistics import Excess, errors_of_chance, excess, usual_of_others
-from tracekit.steps.medians import sampled
+from tracekit.steps.medians import of_rows, sampled
 from tracekit.steps.step_kernels import LongerKernels, longer_kernels
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
@@ -52,11 +52,11 @@ def rank_excess(run: Measured, own: F64, peers: Peers) -> Excess:
     """
     steps = run.steps
     floor = NOISE_FLOOR * float(np.nanmedian(steps.wall))
-    found = excess(own, peers.groups, floor, usual=peers.usual)
+    found = per_step(run, excess(own, peers.groups, floor, usual=peers.usual), peers)
     if len(steps.numbers) > 1:
         if (named := named_stalls(run, own, found.value)) is not None:
-            found = excess(own, peers.groups, floor, named, usual=peers.usual)
-        lasting = recurs(found.value, run.step_ns)
+            found = per_step(run, excess(own, peers.groups, floor, named, usual=peers.usual), peers)
+        lasting = recurs(found.value / steps.shares, run.step_ns)
         once = throttled(run, found, lasting)
         lasting[list(once)] = True
         return replace(found, z=np.where(lasting, found.z, np.minimum(found.z, 0.0)), throughout=once)
@@ -67,6 +67,19 @@ def rank_excess(run: Measured, own: F64, peers: Peers) -> Excess:
     once = throttled(run, found, z > limit)
     z[list(once)] = found.z[list(once)]
     return replace(found, z=z, limit=limit, throughout=once)
+
+
+def per_step(run: Measured, found: Excess, peers: Peers) -> Excess:
+    """Return `found` with the mean excess of a whole step: in a cut one with that behind the cut in whole steps.
+
+    No part of own time exceeds there by more than it does in all of the step, nor than own time does there.
+    """
+    cut = run.steps.cut
+    if cut is None:
+        return found
+    behind = cut.own - usual_of_others(cut.own, peers.groups, peers.usual)
+    behind = np.clip(behind, np.minimum(found.value, 0.0), np.maximum(found.value, 0.0))
+    return replace(found, mean=of_rows(np.nanmean, run.steps.completed(found.value, behind)))
 
 
 def recurs(value: F64, step_ns: float) -> Mask:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.expected.contention import spun_longer, stretched
 from tracekit.analysis.slowrank.expected.equal_work import Peers, peers_of_work
-from tracekit.analysis.slowrank.expected.excess import rank_excess, recurs, throttled
+from tracekit.analysis.slowrank.expected.excess import per_step, rank_excess, recurs, throttled
 from tracekit.analysis.slowrank.expected.nodes import whole_part
 from tracekit.step_graph.statistics import MAD_TO_SIGMA, Excess, excess, spread, usual_of_others
 from tracekit.steps.dealt_tokens import Dealt, dealt_tokens
@@ -146,13 +146,13 @@ def _alone(
     It recurs, or, `of_device`, lasts throughout its one step.
     """
     floor = NOISE_FLOOR * float(np.nanmedian(run.steps.wall))
-    found = excess(part, peers.groups, floor, usual=peers.usual)
+    found = per_step(run, excess(part, peers.groups, floor, usual=peers.usual), peers)
     many = len(run.steps.numbers)
     if many < 2:
         return found, np.zeros(len(run.steps.ranks), bool)
     still = excess(rest, peers.groups, floor, usual=peers.usual)
     own_noise = np.nanstd(np.where(np.isfinite(still.value), still.value, 0.0), axis=1, ddof=1)
-    lasting = recurs(found.value, run.step_ns)
+    lasting = recurs(found.value / run.steps.shares, run.step_ns)
     if of_device:
         found = replace(found, throughout=throttled(run, found, lasting))
         lasting[list(found.throughout)] = True

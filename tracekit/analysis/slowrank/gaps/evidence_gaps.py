@@ -19,7 +19,6 @@ from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.statistics import confidence
 from tracekit.step_graph.table_model import TableModel
-from tracekit.steps.medians import of_rows
 from tracekit.thresholds.slowrank import (
     COVERAGE_WHOLE,
     MAJORITY,
@@ -57,7 +56,7 @@ class Undecided:
 def unread(case: Case) -> bool:
     """Whether too little communication was matched to judge it, slow or healthy, and it takes long enough to matter."""
     exposed = float(np.where(case.analysed, case.ops.exposed, 0).sum())
-    spent = case.step_ns * case.steps.wall.size
+    spent = case.step_ns * case.steps.count * len(case.steps.ranks)
     matched = case.coverage.matched
     return matched is not None and matched < MINOR and exposed > MIN_LOST_SHARE * spent
 
@@ -68,7 +67,7 @@ def compared_little(case: Case) -> bool:
     A fault that comes and goes may lie there. What the user left out by choice of steps does not count.
     """
     steps = case.steps
-    if not steps.labelled or len(steps.whole) > 1:
+    if not steps.labelled or (steps.shares == 1.0).sum() > 1:
         return False
     cut = (case.ops.step == NO_STEP) | np.isin(case.ops.step, steps.partial)
     return bool(cut.sum() > case.analysed.sum())
@@ -125,10 +124,10 @@ def tokens_may_explain(case: Case, row: int) -> bool:
     More tokens make kernels longer; they do not keep the device waiting for its host.
     """
     most = MAJORITY * float(np.nan_to_num(case.found.mean[row]))
-    if float(np.nanmean(case.met.tokens.of_unknown_size[row])) <= most:
+    if case.steps.mean(case.met.tokens.of_unknown_size[row]) <= most:
         return False
     stage = next(rows for rows in case.stages if row in rows)
-    computing = of_rows(np.nanmean, case.computed[stage])
+    computing = case.steps.means(case.computed[stage])
     mine = stage == row
     return float(computing[mine][0] - np.nanmedian(computing[~mine])) > most
 

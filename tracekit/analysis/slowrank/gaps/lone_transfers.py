@@ -102,7 +102,7 @@ def _of(
     numbers = tuple(c.number for c in channels)
     mine = case.analysed & np.isin(case.ops.channel, numbers)
     moved = np.where(mine, case.ops.exposed - case.waits.exposed_wait, 0)
-    spent = float((np.bincount(case.ops.rank, moved) / len(case.steps.numbers)).max())
+    spent = float((np.bincount(case.ops.rank, moved) / case.steps.count).max())
     ranks = tuple(sorted({m for c in channels for m in c.members}))
     return LoneTransfers(numbers, ranks, spent, axes, peers, nodes, hub)
 
@@ -221,7 +221,7 @@ def lopsided(case: Case) -> Lopsided | None:
     worst: Lopsided | None = None
     for kind in sorted(set(kinds[case.analysed & ~seen].tolist())):
         over = _beyond_peers(case, case.analysed & (kinds == kind), ~seen)
-        over = over[:, 0] if over.shape[1] == 1 else without_longest(over)
+        over = over[:, 0] if over.shape[1] == 1 else without_longest(over / case.steps.shares)
         row = int(np.argmax(over))
         if over[row] > 0 and (worst is None or over[row] > worst.over):
             worst = Lopsided(row, kind, float(over[row]))

@@ -50,11 +50,11 @@ def in_one_step(case: Case) -> OneStep | None:
     if len(case.steps.numbers) < 2:
         return None
     best: OneStep | None = None
-    recurring = recurs(case.found.value, case.step_ns)
+    recurring = recurs(case.found.value / case.steps.shares, case.step_ns)
     mean = np.nan_to_num(case.found.mean, nan=0.0)
     for row in np.flatnonzero(mean > case.suspect_ns).tolist():
         rows, column = np.array([row]), int(np.nanargmax(case.found.value[row]))
-        part = _unrecorded(case, column)
+        part = 1.0 / float(case.steps.shares[column])  # a step that windows cut is shorter
         if row in case.found.throughout and part <= 1:
             continue
         if case.coverage.matched != 1 and recurring[row]:  # a replay cannot price its other steps
@@ -84,19 +84,13 @@ def _together(case: Case, column: int, recurring: Mask) -> OneStep | None:
     value, mean = case.found.value, np.nan_to_num(case.found.mean, nan=0.0)
     slow = (mean > case.suspect_ns) & ~recurring
     rows = np.array([row for row in np.flatnonzero(slow) if np.nanargmax(value[row]) == column], np.int64)
-    if len(rows) < 2 or _unrecorded(case, column) > 1 or case.found.throughout & set(rows.tolist()):
+    if len(rows) < 2 or case.steps.shares[column] < 1 or case.found.throughout & set(rows.tolist()):
         return None
     gain = saved_ns(case, rows, typical_without(case, rows))
     if gain < case.threshold_ns or costs_in_others(case, rows, gain):
         return None
     first, *others = sorted(rows.tolist(), key=lambda row: (-mean[row], row))
     return OneStep(first, column, float(mean[first]), gain, tuple(others))
-
-
-def _unrecorded(case: Case, column: int) -> float:
-    """The ratio of a usual step to the step in `column`, at least 1: a step that windows cut is shorter."""
-    wall = np.nanmedian(case.steps.wall, axis=0)
-    return max(float(np.median(wall) / wall[column]), 1.0) if wall[column] > 0 else 1.0
 
 
 def costs_in_others(case: Case, rows: I64, gain: float) -> bool:
@@ -120,10 +114,10 @@ def costs_in_others(case: Case, rows: I64, gain: float) -> bool:
 def _recurs_in_cut(case: Case, rows: I64, longest: int) -> bool:
     """Whether `rows` exceed their peers in a cut step as well, by most of the share of work as in their longest one."""
     cut = case.steps.cut
-    if cut is None or case.steps.numbers[longest] == cut:
+    if cut is None or case.steps.numbers[longest] == cut.number:
         return False
     share = np.nan_to_num(case.found.value[rows]).sum(axis=0) / median_by_column(case.steps.own)
-    return bool(share[case.steps.numbers.index(cut)] >= MAJORITY * share[longest] > 0)
+    return bool(share[case.steps.numbers.index(cut.number)] >= MAJORITY * share[longest] > 0)
 
 
 def others_prove_health(case: Case, found: OneStep) -> bool:

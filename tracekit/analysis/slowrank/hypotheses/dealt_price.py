@@ -57,8 +57,8 @@ _KNOWN: Final = "dealt_bounds"
 
 
 def _priced(case: Case) -> Dealt:
-    waited = float(np.where(case.analysed, case.ops.exposed, 0).sum()) / max(case.steps.wall.size, 1)
-    little = waited < case.threshold_ns
+    exposed = float(np.where(case.analysed, case.ops.exposed, 0).sum())
+    little = exposed / case.steps.count / len(case.steps.ranks) < case.threshold_ns
     models = None if little else case.timelines
     if models is None:
         return Dealt(0.0, 0.0)
@@ -96,7 +96,7 @@ def _longest_taken_off(case: Case, read: Read, factor: Mapping[int, F64]) -> flo
         np.bincount(kernels.column, kernels.lasted * np.maximum(1.0 - factor[row], 0.0), minlength=many)
         for row, kernels in read.by_row.items()
     ]
-    return float(np.max(taken, axis=0).mean())
+    return case.steps.mean(np.max(taken, axis=0))
 
 
 def _factors(case: Case, read: Read, found: Followers, common: Mapping[Kind, Common], row: int) -> F64:
@@ -166,4 +166,4 @@ def more_data_price_ns(case: Case) -> float:
     more = more_data_ns(case, rows)
     if variation(float(np.nanmedian(case.steps.own[rows])) + more) <= USUAL_VARIATION:
         return 0.0
-    return float(more.max(axis=0).mean())
+    return case.steps.mean(more.max(axis=0))

@@ -76,8 +76,7 @@ def typical_host_saves_ns(case: Case, stalled: F64 | float = 0.0) -> float:
         return np.inf
     least = least_delay(needs, case.stages, LITTLE_SHARE * case.step_ns)
     usual = needs - np.clip(needs - low(needs.T, least)[0][:, None], 0.0, stalled)
-    wall = float(np.nanmean(np.nanmean(case.steps.wall, axis=0)))
-    return max(wall - float(np.nanmedian(usual)), 0.0)
+    return max(case.step_ns - float(np.nanmedian(usual)), 0.0)
 
 
 def without_gaps(case: Case, model: StepModel, over: Mapping[int, F64]) -> dict[tuple[int, int], Cuts]:

@@ -121,7 +121,7 @@ def _most_on_a_rank(case: Case, spent: F64) -> float:
     """The largest total of `spent` (by operation, ns) over the operations of one rank, ns a step."""
     counts = (case.ops.instance >= 0) & case.analysed
     by_rank = [float(spent[mine][counts[mine]].sum()) for mine in map(case.ops.of, case.ops.ranks)]
-    return max(by_rank, default=0.0) / len(case.steps.numbers)
+    return max(by_rank, default=0.0) / case.steps.count
 
 
 def _of_kernel(case: Case, late: F64) -> F64:

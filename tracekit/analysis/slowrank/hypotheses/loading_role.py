@@ -45,7 +45,7 @@ def role_of_tensor_groups(case: Case) -> Role | None:
     saved = saved_by(models, lambda model: model.rescaled_ns(cuts))
     bound = most_saved_ns(case, case.met.of_role)  # devices idle for all of it where hosts set the pace
     longer = min(float(np.median(over[list(rows)].mean(axis=1))), bound)
-    most = min(float(over[list(rows)].max(axis=0).mean()), bound)
+    most = min(case.steps.mean(over[list(rows)].max(axis=0)), bound)
     loads = [_loading(case, row) for row in sampled(list(rows))]
     cause: Cause = DATALOADER if np.median(loads) >= MAJORITY * longer else HOST_STALL
     return Role(rows, longer, Price.between(saved.low, min(saved.best, most), min(saved.high, most)), cause)
@@ -59,7 +59,7 @@ def unrecorded_role(case: Case, row: int) -> tuple[int, ...]:
     """
     rank, known = case.steps.ranks[row], np.flatnonzero(np.isfinite(case.steps.own).any(axis=1))
     recorded = {case.steps.ranks[r] for r in known.tolist()}
-    idle = float(np.nanmean(idle_beyond(case, case.computed, np.array([row]))[row]))
+    idle = case.steps.mean(idle_beyond(case, case.computed, np.array([row]))[row])
     if case.table is not None or not case.on_gpus or idle < MAJORITY * float(case.found.mean[row]):
         return ()
     for axes in case.mesh.roles:
@@ -78,7 +78,7 @@ def _may_await(case: Case, rank: int, recorded: AbstractSet[int]) -> float:
     """The longest that the rank may have waited for ranks that are not `recorded`, ns a step."""
     ops, mine = case.ops, case.ops.of(rank)
     unseen = np.array([*(not recorded >= set(c.members) for c in ops.channels), True])[ops.channel[mine]]
-    return float(ops.exposed[mine][unseen & case.analysed[mine]].sum()) / len(case.steps.numbers)
+    return float(ops.exposed[mine][unseen & case.analysed[mine]].sum()) / case.steps.count
 
 
 def role_of_stage(case: Case, rows: Sequence[int], longer: float, price: Price) -> Role | None:

@@ -167,7 +167,7 @@ def _late_host(case: Case, models: Timelines, row: int) -> LoneFault | None:
     others = _others(case, row)
     longer = (gaps - median_of_others(gaps, [np.arange(len(gaps))]))[row]
     over = np.nan_to_num(np.clip(longer - _at_begins(case, row), 0.0, None))
-    if over.mean() < case.threshold_ns:
+    if case.steps.mean(over) < case.threshold_ns:
         return None
     pace = pace_among(case, (row,), others)
     if pace is None and case.on_gpus:
@@ -176,8 +176,8 @@ def _late_host(case: Case, models: Timelines, row: int) -> LoneFault | None:
     price, z = saved_by(models, lambda model: model.rescaled_ns(cuts)), _significance(case, gaps, row)
     # without its pauses it may wait for a rank without a trace instead, in messages that now find it late
     low = 0.0 if case.missing else price.low
-    price = Price.between(low, price.best, max(price.high, float(over.mean())))
-    cause = _cause_of_gaps(case, row, others, float(over.mean()))
+    price = Price.between(low, price.best, max(price.high, case.steps.mean(over)))
+    cause = _cause_of_gaps(case, row, others, case.steps.mean(over))
     loads = cause is not None and CAUSES[cause].shown_by("loader")
     if not loads and pace is not None and pace[0] > KIND_RATIO * pace[1]:
         sign = f"its host needs {pace[0] / pace[1]:.1f} times as long between two launches"
@@ -199,7 +199,7 @@ def _cause_of_gaps(case: Case, row: int, others: Sequence[int], over: float) -> 
         if lasts - float(np.median(usual)) >= MAJORITY * over:
             return cause
     longest = float(np.median([f.gaps.max(initial=0) for f in known])) if known else 0.0
-    usual_gap = float(np.median([f.gap for f in known])) * len(case.steps.numbers)
+    usual_gap = float(np.median([f.gap for f in known])) * case.steps.count
     pauses = float(mine.gaps[mine.gaps > longest].sum())
     return HOST_STALL if pauses >= MAJORITY * (float(mine.gaps.sum()) - usual_gap) else None
 

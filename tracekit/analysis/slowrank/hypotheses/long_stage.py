@@ -176,7 +176,7 @@ def _longest(case: Case, spent: F64, *, proven: bool = True) -> list[_Longer]:
         return []
     surely = [z > Z_LIMIT if proven else confidence(z, len(groups)) > 1.0 - CHANCE for z in found.z.tolist()]
     once = len(case.steps.numbers) == 1
-    again = np.ones(len(groups), bool) if once else recurs(found.value, case.step_ns)
+    again = np.ones(len(groups), bool) if once else recurs(found.value / case.steps.shares, case.step_ns)
     order = np.argsort(-np.nan_to_num(found.mean, nan=-np.inf), kind="stable").tolist()
     least = MAJORITY * float(found.mean[order[0]])
     long = [i for i in order if surely[i] and again[i] and found.mean[i] >= least]
@@ -248,8 +248,8 @@ def _price(case: Case, found: Sequence[_Longer]) -> LongStage:
         cured[one.rows] = cured[one.rows] * ((level - one.over) / level)[None, :]
     spent = np.nan_to_num(np.nansum(own, axis=1))
     order = sorted(np.concatenate([one.rows for one in found]).tolist(), key=lambda r: (-float(spent[r]), r))
-    longer = max(float(np.nanmean(found[0].over)), 0.0)
-    most = max(sum(float(np.nanmean(one.over)) for one in found), 0.0)
+    longer = max(case.steps.mean(found[0].over), 0.0)
+    most = max(sum(case.steps.mean(one.over) for one in found), 0.0)
     if case.table is not None:
         gain = low = case.table.typical_saves_ns(order)  # its work moves to the other stages
         usual = case.table.usual(dict.fromkeys(order, np.setdiff1d(np.arange(len(own)), order)))
@@ -282,6 +282,6 @@ def _loading(case: Case, stage: _Longer, priced: LongStage, loaders: tuple[int, 
     over = np.nan_to_num(np.clip(over, 0.0, None))
     cuts = without_gaps(case, models.likely, {row: over[row] for row in loaders})
     saved = saved_by(models, lambda model: model.rescaled_ns(cuts))
-    longest = float(over[list(loaders)].max(axis=0).mean())
+    longest = case.steps.mean(over[list(loaders)].max(axis=0))
     price = Price.between(saved.low, saved.best, min(saved.high, longest))
     return replace(found, price=price, over=longest)

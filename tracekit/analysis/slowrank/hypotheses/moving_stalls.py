@@ -66,7 +66,7 @@ class MovingStalls:
         every_step = len(struck) * float(struck.mean(axis=0).prod())  # of one rank or another, by chance
         by_chance = not self.of_work and every_step >= ONE_STEP_P
         return all(
-            self.over[row].mean() >= NEARLY_ALL * case.found.mean[row]
+            case.steps.mean(self.over[row]) >= NEARLY_ALL * case.found.mean[row]
             and (by_chance or not struck[row].all())
             for row in rows
         )

@@ -135,7 +135,7 @@ def _slowest(case: Case, nodes: Nodes, only: Collection[int] | None = None) -> S
     pairs = {c: [(f.here, f.peers) for f in several] for c, several in slow.items()}
     late, price = _priced(case, late, uncompared_lateness(case, pairs, tested, late, ranks, nodes))
     channel = case.ops.channel[case.waits.first_row]
-    longest = max(float(late[channel == c].sum()) for c in slow) / len(case.steps.numbers)
+    longest = max(float(late[channel == c].sum()) for c in slow) / case.steps.count
     most = max(max(slow.values(), key=lambda v: max(s.z for s in v)), key=lambda s: s.here - s.peers)
     return SlowLink(
         ranks, price, tuple(sorted(slow)), most.here / max(most.peers, 1.0), most.here, most.peers, most.z,

@@ -45,7 +45,7 @@ def only_attention(case: Case, rows: Sequence[int]) -> bool:
     if mine is None or not peers:
         return False
     parts = np.median([(p.own, p.attention, p.matmul) for p in peers], axis=0).tolist()
-    excess = mine.own - parts[0] - float(np.nanmean(case.met.explained[rows[0]]))
+    excess = mine.own - parts[0] - case.steps.mean(case.met.explained[rows[0]])
     attention, products = mine.attention - parts[1], mine.matmul - parts[2]
     share, products_share = attention / max(parts[1], 1.0), products / max(parts[2], 1.0)
     return bool(excess > 0 and attention >= NEARLY_ALL * excess and products_share < MINOR * share)
@@ -80,7 +80,7 @@ def _documents_show(case: Case, row: int) -> bool:
     """
     rank = case.steps.ranks[row]
     mine = case.mesh.pipeline(rank)
-    whole = case.steps.whole
+    whole = case.steps.shares == 1.0
     turns: dict[tuple[int, ...], list[F64]] = defaultdict(list)
     for stage in case.stages:
         lines = [case.mesh.pipeline(case.steps.ranks[r]) for r in stage.tolist()]
@@ -116,8 +116,7 @@ def late_loaders(case: Case, rows: Sequence[int]) -> tuple[int, ...]:
     own, loader = (float(np.median([getattr(p, name) for p in peers])) for name in ("own", "loader"))
     late = []
     for row in rows:
-        whole = case.steps.own[row][np.isfinite(case.steps.own[row])]
-        beyond = float(np.mean(whole)) - own if len(whole) else 0.0
+        beyond = float(np.nan_to_num(case.steps.mean(case.steps.own[row]) - own))
         rank = case.steps.ranks[row]
         if beyond > 0 and loading_ns(case.run, case.ops, case.steps, rank) - loader >= MAJORITY * beyond:
             late.append(row)

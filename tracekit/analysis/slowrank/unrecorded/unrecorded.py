@@ -202,7 +202,7 @@ def _worst(case: Case, over: Mapping[int, float]) -> float:
     lost: dict[int, float] = defaultdict(float)
     for row, value in over.items():
         lost[int(case.ops.rank[row])] += value
-    return min(max(0.0, *lost.values(), 0.0) / len(case.steps.numbers), case.step_ns)
+    return min(max(0.0, *lost.values(), 0.0) / case.steps.count, case.step_ns)
 
 
 def _behind(case: Case, over: Mapping[int, float], missing: frozenset[int]) -> tuple[int, ...]:

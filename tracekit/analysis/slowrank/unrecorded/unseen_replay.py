@@ -85,4 +85,4 @@ def _left(case: Case) -> float:
     over, left = longer_ns(case, case.timeline), defaultdict[tuple[int, str], float](float)
     for row in np.flatnonzero(over).tolist():
         left[int(case.ops.rank[row]), str(case.axis[row])] += float(over[row])
-    return max(left.values(), default=0.0) / len(case.steps.numbers)
+    return max(left.values(), default=0.0) / case.steps.count
