@@ -8,7 +8,7 @@ import numpy as np
 from tracekit.analysis.mechanisms.host import under_quota
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.excess_parts import Explained, explain
-from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
+from tracekit.analysis.slowrank.hypotheses.host_bound import alike, hosts_known, most_saved_ns
 from tracekit.analysis.slowrank.hypotheses.suspect_work import (
     features_of,
     launches_alike,
@@ -226,12 +226,14 @@ def stands(case: Case, suspect: Suspect, suspects: Sequence[Suspect]) -> bool:
     """Whether the suspect's evidence agrees, and a host blamed for slow launches is slower than unsuspected hosts.
 
     Where hosts are hardly faster than devices, some host is the last to launch in any step; without it another one
-    would be. A host that launches as fast as its peers' hosts is not slow.
+    would be. A host that launches as fast as its peers' hosts, and needs no longer for a step, is not slow.
     """
     row, rows = case.steps.row(suspect.rank), [case.steps.row(s.rank) for s in suspects]
-    others = case.unsuspected(row, rows)
-    slow = not CAUSES[suspect.cause].needs_slow_host or not launches_alike(case, (row,), others)
-    return slow and agrees(suspect, ms(_no_fault(case, row, rows)), ms(_spared(case, row)))
+    hosts, others = np.array(rows), case.unsuspected(row, rows)
+    usual = CAUSES[suspect.cause].needs_slow_host and launches_alike(case, (row,), others)
+    if usual and hosts_known(case, hosts) and np.isfinite(case.host_needs[row]).any():
+        usual = alike(case, row, hosts)
+    return not usual and agrees(suspect, ms(_no_fault(case, row, rows)), ms(_spared(case, row)))
 
 
 # The path down the axes, DP → EP → PP → CP → TP: at each level, how long the other indices waited for this
