@@ -80,3 +80,9 @@ def intersect(intervals: Intervals, others: Intervals) -> Intervals:
 def _inside(intervals: Intervals, begin: I64, middle: I64) -> npt.NDArray[np.bool_]:
     index = np.searchsorted(intervals[0], begin, side="right") - 1
     return (index >= 0) & (intervals[1][np.maximum(index, 0)] > middle)
+
+
+def inside_each(intervals: Intervals, windows: Intervals) -> tuple[float, ...]:
+    """Return the length of the disjoint `intervals` inside each of the `windows`, ns."""
+    inside = covered_until(intervals, windows[1]) - covered_until(intervals, windows[0])
+    return tuple(inside.astype(np.float64).tolist())

@@ -109,7 +109,7 @@ OF_HOST: Final = (
     MechanismEntry(
         "synchronisation",
         "calls that wait for the device, behind which the host launches again",
-        "gaps that do not begin where such a call returns",
+        "gaps that do not begin where such a call returns, or in which the host does one thing, or nothing",
         "find the call that reads a value back (.item(), .cpu(), nonzero, print) and move it out of the step",
     ),
     MechanismEntry(

@@ -52,6 +52,28 @@ def test_connections_of_ranks_are_a_peers_end(tmp_path, error, files):
     assert all(culprit.kind != "died" for culprit in of_text(tmp_path, text).culprits)
 
 
+NCCL = (
+    "torch.distributed.DistBackendError: NCCL error in: ../ProcessGroupNCCL.cpp:1727, {}, NCCL version 2.19.3\n"
+    "[rank2]: nccl{}: This usually reflects invalid usage.\n[rank2]: Last error:\n[rank2]: {}"
+)
+TWO_ON_ONE = "Duplicate GPU detected : rank 2 and rank 0 both on CUDA device f000"
+
+
+@pytest.mark.parametrize(
+    ("error", "own"),
+    [
+        (NCCL.format("invalid usage", "InvalidUsage", TWO_ON_ONE), True),
+        (NCCL.format("invalid usage", "InvalidUsage", "Message truncated : received 64 bytes"), False),
+        (NCCL.format("remote process exited", "RemoteError", "connection closed by peer"), False),
+    ],
+)
+def test_what_nccl_refuses_is_a_ranks_own(tmp_path, error, own):
+    finding = of_text(tmp_path, STARTED + raised(2, error) + OTHERS)
+    died = [culprit.rank for culprit in finding.culprits if culprit.kind == "died"]
+    assert died == ([2] if own else []), finding.reason
+    assert (TWO_ON_ONE in finding.reason) == own
+
+
 def test_lost_web_servers_are_no_lost_peers(tmp_path):
     """Rank 3 read from its cache: it is not the one with an end that the others met."""
     finding = of_text(tmp_path, SIZED + "".join(raised(rank, RESET, *WEB) for rank in range(3)))

@@ -35,12 +35,38 @@ def test_copies(tmp_path):
     three = [(0, B, fields), (1, A, fields), (2, A, fields)]
     (one,) = broken(tmp_path / "c", three, world=3)
     assert "ranks 0 and 1, 2" in one.sentence  # the odd one out is named first
+    unlike = [(0, A, fields), (1, B, fields), (2, A + 9, fields)]
+    (one,) = broken(tmp_path / "d", unlike, world=3)
+    assert "ranks 0, 1, 2 hold the same part of x" in one.sentence
 
 
 def test_partials_micro_batches_and_metrics_are_no_copies(tmp_path):
     assert broken(tmp_path / "a", [(0, A, {"partial": "dp=0"}), (1, B, {"partial": "dp=1"})]) == []
     assert broken(tmp_path / "b", [(0, A, {"micro_batch": 0}), (1, B, {"micro_batch": 0})]) == []
     assert broken(tmp_path / "c", [(0, A, {"kind": "metric"}), (1, B, {"kind": "metric"})]) == []
+
+
+def updates(*made):
+    """Two ranks that train three steps, with the (rank, step) that update."""
+    trains = [(rank, A, {"phase": "backward", "step": n}) for rank in (0, 1) for n in range(3)]
+    return trains + [(rank, A, {"phase": "step", "kind": "param", "step": n}) for rank, n in made]
+
+
+@pytest.mark.parametrize(
+    ("made", "found"),
+    [
+        ([(0, 0), (1, 0), (1, 1), (0, 2), (1, 2)], ["updates"]),
+        ([(0, 0), (1, 0), (0, 2), (1, 2)], []),  # both skip it
+        ([(0, 0), (0, 1), (0, 2)], []),  # rank 1 has no optimizer
+        ([(0, 0), (1, 0), (0, 1), (1, 1), (0, 2)], []),  # the record of rank 1 ends before the last one
+    ],
+    ids=["one skips", "both skip", "one never updates", "the record ends"],
+)
+def test_ranks_update_in_the_same_steps(tmp_path, made, found):
+    broke = broken(tmp_path, updates(*made))
+    assert [one.name for one in broke] == found
+    for one in broke:
+        assert one.sentence == "rank 0 makes no update in step 1, in which rank 1 makes one"
 
 
 @pytest.mark.parametrize("value", [A, B])

@@ -105,7 +105,7 @@ RULES: Final = (
         "hypotheses.moving_stalls:moving_stalls", "hypotheses.moving_stalls:moving_work",
         "gaps.evidence_gaps:in_the_only_step", "gaps.evidence_gaps:undecided", "gaps.recurrence:in_one_step",
         "decision.no_culprit:nearly_costly", "gaps.lone_transfers:lopsided", "answers.harmless:_beside_communication",
-        "answers.harmless:_by_accident", "answers.harmless:_by_slack",
+        "answers.harmless:_by_slack",
         "gaps.evidence_gaps:faint_ranks", "hypotheses.long_stage:faint_stage", "decision.no_culprit:faint_node",
         "answers.imbalance_answers:node_of",
     )),

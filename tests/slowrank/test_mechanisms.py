@@ -341,6 +341,27 @@ def read_back(line, step):
     line.at += 600
 
 
+def read_and(then):
+    """The host reads a value back as its peers do, and then does something else for long."""
+
+    def pause(line, step):
+        line._row(line.at - 310, 310, "cpu_op", "aten::item")
+        line._row(line.at - 300, 299, "cuda_runtime", "cudaStreamSynchronize")
+        then(line, step)
+
+    return pause
+
+
+@pytest.mark.parametrize(
+    ("pause", "mechanism"),
+    [(span("write_data", "user_annotation"), "host_span"), (still, "garbage_collection")],
+)
+def test_a_wait_explains_no_pause_behind_it(tmp_path, pause, mechanism):
+    case = prepared(job(tmp_path, pause=read_and(pause)), grid(dp=RANKS))
+    first, *_ = of_host(case.run, case.ops, case.steps, SLOW)
+    assert first.name == mechanism
+
+
 @pytest.mark.parametrize(
     ("pause", "mechanism"),
     [

@@ -5,7 +5,8 @@ connection: these are about ranks only where no other library made the connectio
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice, pairwise
 from typing import Final, NamedTuple
 
 from tracekit.evidence.line_scan import Line
@@ -35,8 +36,13 @@ _OF_CONNECTIONS: Final = re.compile(
     rb"|[Tt]imed? ?out|failed to recv|EOFError"
 )
 """What the end of any connection makes a rank say: to a rank, a web server, a loader's process, a file system."""
-_NOT_LISTENING: Final = re.compile(rb"EADDRINUSE|(?i:address already in use)|failed to (?:listen|bind)")
-"""What the rank says that should hold the store and cannot."""
+_OF_OWN_CALL: Final = re.compile(
+    rb"EADDRINUSE|(?i:address already in use)|failed to (?:listen|bind)"
+    rb"|^(?!.*(?:mismatch|[Tt]runcated|instead of)).*NCCL error in: .*invalid (?:usage|argument)"
+)
+"""What no other rank makes a rank say: it cannot hold the store, or NCCL refuses what it asks for, but for messages."""
+_LAST_ERROR: Final = b"Last error:"
+"""Before the words of NCCL on an error of its own, below the exception."""
 _EXCEPTION: Final = re.compile(rb"([A-Za-z_][\w.]{0,120})(?:: (.{0,600}))?$")
 _PREFIX: Final = re.compile(rb"(?:\[[^\[\]\n]{1,60}\]:? ?|\([^()\n]{1,80}\) |\d{1,7}: )+(?=\S|  |$)")
 _FRAME: Final = re.compile(rb'\s*File "([^"]{1,400})", line (\d+), in (\S{1,200})')
@@ -60,6 +66,8 @@ _GOES_ON: Final = re.compile(rb"Exception ignored in|Exception in thread|--- Log
 """Words before a traceback that does not end its process: of a destructor, of a thread, of a message."""
 _CHILD: Final = re.compile(rb"-- Process (\d{1,7}) terminated with the following error:")
 """Before the traceback of a child, which its parent prints."""
+_ERROR_LINES: Final = 8
+"""Lines below an exception in which NCCL's last error is looked for."""
 _ABOVE: Final = 8
 """Lines above a traceback in which its heading is looked for: other ranks may write in between."""
 _PLACE: Final = re.compile(re.escape(BEGINS) + rb": \(RANK (\d{1,7})\)")
@@ -86,7 +94,7 @@ class Raised(NamedTuple):
     @property
     def follows(self) -> bool:
         """Return whether another rank's failure explains it."""
-        if _NOT_LISTENING.search(self.text):
+        if _OF_OWN_CALL.search(self.text):
             return False
         if _OF_RANKS.search(self.text):
             return True
@@ -122,16 +130,25 @@ def raised_in(line: Line, rank: int | None) -> Raised | None:
         return None
     child, member = _CHILD.search(heading), _PLACE.search(line.text)
     frames: list[tuple[bytes, int, bytes]] = []
-    for text in line.after()[:MAX_FRAME_LINES]:
-        bare = _without_prefix(text, prefix, rank)
+    below = (_without_prefix(text, prefix, rank) for text in line.after()[:MAX_FRAME_LINES])
+    for bare in below:
         if bare is None:
             continue
         if found := _FRAME.match(bare):
             frames.append((found[1], int(found[2]), found[3]))
-        elif bare[:1] not in {b" ", b"\t", b""} and _EXCEPTION.match(bare.rstrip()):
-            own, place = (None if found is None else int(found[1]) for found in (child, member))
-            return Raised(bare.rstrip(), frames, place, own)
+        elif bare[:1] not in {b" ", b"\t", b""} and (found := _EXCEPTION.match(bare.rstrip())):
+            own, place = (None if of is None else int(of[1]) for of in (child, member))
+            return Raised(_with_last_error(found, below), frames, place, own)
     return None
+
+
+def _with_last_error(found: re.Match[bytes], below: Iterator[bytes | None]) -> bytes:
+    """Return the line of an exception, with what NCCL says of it in the lines below in front of its other words."""
+    if b"NCCL error in" not in found[0]:
+        return found[0]
+    lines = [text.strip() for text in islice(below, _ERROR_LINES) if text is not None]
+    last = next((then for text, then in pairwise(lines) if text == _LAST_ERROR and then), b"")
+    return b"%b: %b (%b)" % (found[1], last, found[2]) if last else found[0]
 
 
 def _heading(line: Line, prefix: re.Pattern[bytes] | None, rank: int | None) -> bytes:

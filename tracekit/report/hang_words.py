@@ -69,8 +69,8 @@ def calls_shown(finding: HangFinding) -> list[tuple[str, tuple[Side, ...]]]:
 
 
 def side_ranks(side: Side) -> str:
-    """Return the ranks that made one version of a call; a version that no member made is that of other replicas."""
-    return ranks_text(side.ranks) or "other replicas"
+    """Return the ranks that made a version of a call; one that no member made is that of replicas or the past."""
+    return ranks_text(side.ranks) or "usually"
 
 
 def stacks_of(culprits: Iterable[Culprit]) -> list[tuple[str, tuple[str, ...]]]:

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.intervals import union
+from tracekit.intervals import inside_each, union
 from tracekit.matching.match import Operations, with_concealed
 from tracekit.rank_events.coded_words import Codes
 from tracekit.rank_events.operation_names import UNDIRECTED
 from tracekit.step_graph.own_parts import WaitingParts
 from tracekit.step_graph.statistics import NORMAL_95
 from tracekit.steps.medians import weighted_quantile
-from tracekit.steps.steps import inside_each, windows_of
+from tracekit.steps.steps import windows_of
 from tracekit.thresholds.slowrank import (
     LITTLE_SHARE,
     MINOR,

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tracekit.intervals import Intervals, intersect, subtract, union
+from tracekit.intervals import Intervals, inside_each, intersect, subtract, union
 from tracekit.matching.match import Operations
 from tracekit.rank_events.coded_words import Column
 from tracekit.rank_events.compute import COMM_KERNEL, DEVICE_WORK, NOT_COMPUTE, communicates
 from tracekit.rank_events.event_columns import categories, ints, matches, truth
-from tracekit.steps.steps import Steps, idle_within, inside_each, tails_of, windows_of
+from tracekit.steps.steps import Steps, idle_within, tails_of, windows_of
 from tracekit.store import Run
 from tracekit.thresholds.slowrank import MINOR, TIME_SLICE_NS
 from tracekit.units import I64, Mask

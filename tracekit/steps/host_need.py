@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.arrays import numbered_rows
-from tracekit.intervals import Intervals, subtract, union
+from tracekit.intervals import Intervals, inside_each, subtract, union
 from tracekit.matching.match import Operations
 from tracekit.rank_events.coded_words import Column
 from tracekit.rank_events.compute import NOT_COMPUTE, OPERATOR
@@ -23,7 +23,7 @@ from tracekit.rank_events.event_columns import DEVICE_CALLS, Values, categories,
 from tracekit.rank_events.stream_waits import HOST_WAIT
 from tracekit.steps.features import LOADER
 from tracekit.steps.medians import weighted_quantile
-from tracekit.steps.steps import Steps, inside_each, windows_of
+from tracekit.steps.steps import Steps, windows_of
 from tracekit.store import Run
 from tracekit.thresholds.slowrank import (
     HOST_SILENT_NS,

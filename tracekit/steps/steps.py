@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.intervals import Intervals, covered_until, subtract
+from tracekit.intervals import Intervals, subtract
 from tracekit.matching.match import Operations
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.steps.medians import of_rows
@@ -296,9 +296,3 @@ def windows_of(ops: Operations, steps: Steps, rank: int, columns: list[int]) -> 
 def idle_within(ops: Operations, rank: int, windows: Intervals) -> Intervals:
     """Return when a rank neither computes nor waits in exposed communication within disjoint `windows`, ns."""
     return subtract(subtract(windows, ops.progress[rank].exposed), ops.per_rank[rank].computed)
-
-
-def inside_each(intervals: Intervals, windows: Intervals) -> tuple[float, ...]:
-    """Return the length of the disjoint `intervals` inside each of the `windows`, ns."""
-    inside = covered_until(intervals, windows[1]) - covered_until(intervals, windows[0])
-    return tuple(inside.astype(np.float64).tolist())

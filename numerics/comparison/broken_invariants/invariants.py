@@ -5,6 +5,7 @@
 - Recomputation gives the values of the forward.
 - The saved state is the state after the step.
 - A message arrives as it was sent; an all-reduce leaves the same result on every rank of its group.
+- Ranks that step their optimisers step them in the same steps.
 - Parts and addends add up to the whole (`linear_invariants`).
 """
 
@@ -18,6 +19,7 @@ from numerics.comparison.broken_invariants.linear_invariants import linear_invar
 from numerics.comparison.broken_invariants.owners import Mask, left_to_owners
 from numerics.comparison.explanations.flipped_bits import flipped_bit
 from numerics.keys import Ints, Keys, first_of_each, keys_of, occurrence
+from numerics.local.records.skipped_updates import trained_steps
 from numerics.schema import COLLECTIVES, PHASES
 from numerics.thresholds.report import RANKS_IN_SENTENCE
 
@@ -29,6 +31,7 @@ def broken_invariants(run: Columns) -> list[Broken]:
         *_copies(run, left),
         *_same_result(run),
         *_messages(run),
+        *_updates(run),
         *_pairs(
             run, "recompute", ("forward", "backward"), "the recomputed {tensor} is not what the forward gave"
         ),
@@ -74,8 +77,11 @@ def _stage_names(run: Columns) -> list[str]:
 def _copies_text(run: Columns, rows: list[int]) -> str:
     odd = odd_one(run, rows)
     others = [r for r in rows if run.digest[r] != run.digest[odd]]
+    sides = f"{_ranks(run, [odd])} and {_ranks(run, others)}"
+    if len(np.unique(run.digest[others])) > 1:
+        sides = _ranks(run, rows)
     return (
-        f"ranks {_ranks(run, [odd])} and {_ranks(run, others)} hold the same part of {run.name('tensor', odd)} "
+        f"ranks {sides} hold the same part of {run.name('tensor', odd)} "
         f"({run.name('phase', odd)}, step {int(run['step'][odd])}) and it is not equal"
     )
 
@@ -145,6 +151,28 @@ def _messages(run: Columns) -> list[Broken]:
         )
         late = next(row for row in pair if run.name("op", row) == "recv")
         found.append(Broken("message", text, late, tuple(pair)))
+    return found
+
+
+def _updates(run: Columns) -> list[Broken]:
+    """Return where some ranks stepped their optimisers, and others did not that trained and have one.
+
+    The last step is left out: its record may end before the update.
+    """
+    stepped = run.named("phase", "step") & run.named("kind", "param", "optimizer", "scalar")
+    own = set(run["rank"][stepped].tolist())
+    found = []
+    for step in trained_steps(run).tolist():
+        here = run["step"] == step
+        updated = np.unique(run["rank"][here & stepped])
+        trained = here & run.named("phase", "backward") & np.isin(run["rank"], list(own))
+        for rank in np.setdiff1d(run["rank"][trained], updated).tolist() if len(updated) else ():
+            row = int(np.flatnonzero(trained & (run["rank"] == rank))[-1])
+            they = f"rank {updated[0]} makes one"
+            if len(updated) > 1:
+                they = f"ranks {', '.join(map(str, updated[:RANKS_IN_SENTENCE]))} make one"
+            text = f"rank {rank} makes no update in step {step}, in which {they}"
+            found.append(Broken("updates", text, row, (row,)))
     return found
 
 

@@ -21,14 +21,21 @@ def other_initial_weights(case: Case) -> str | None:
         return None
     table, own = case.tensors, case.run.names.number
     before = (table.phase == own("init")) & (table.kind == own("param")) & (table.step < 0)
+    run, baseline = RecordedRun(case.run), RecordedRun(case.baseline)
+    others: dict[str, int] = {}
     for at in np.flatnonzero(before & (table.status == Status.DIFFERENT)):
         left, right = int(table.left[at]), int(table.right[at])
         formats = [case.run.name("dtype", left), case.baseline.name("dtype", right)]
         allowed = ROUNDED_WEIGHTS * max(map(least_roundoff, formats))
         if formats[0] == formats[1] or table.relative[at] > allowed:
-            name = case.run.name("tensor", left)
-            return f"{name} is not the baseline's before the first step: other weights"
-    return _other_parts(RecordedRun(case.run), RecordedRun(case.baseline))
+            others.setdefault(case.run.name("tensor", left), int(case.run["order"][left]))
+    if not others:
+        return _other_parts(run, baseline)
+    name = min(others, key=lambda name: others[name])
+    sides = (_whole(run, name), _whole(baseline, name))
+    moved = all(side is not None for side in sides) and _same_numbers(*sides)  # type: ignore[arg-type] # not None
+    what = "the same numbers in another order" if moved else "other weights"
+    return f"{name} is not the baseline's before the first step: {what}"
 
 
 def _other_parts(run: RecordedRun, baseline: RecordedRun) -> str | None:
@@ -44,11 +51,25 @@ def _other_parts(run: RecordedRun, baseline: RecordedRun) -> str | None:
         read = [one for one in run.whole(rows, tuple(right.shape), batch=False) if one.how != ADDENDS]
         if not read or any(one.tensor.dtype != right.dtype or same_bits(one.tensor, right) for one in read):
             continue
-        numbers = right.reshape(-1).sort().values
-        moved = any(torch.equal(one.tensor.reshape(-1).sort().values, numbers) for one in read)
-        what = "a rank holds another's part" if moved else "other weights"
+        parts = [part for row in rows if (part := run.local(row)) is not None]
+        what = "other weights"
+        if any(_same_numbers(one.tensor, right) for one in read):
+            what = "a rank holds another's part"
+        elif (
+            len(parts) > 1
+            and all(same_bits(parts[0], p) for p in parts[1:])
+            and bool(parts[0].min() < parts[0].max())
+        ):
+            what = "all ranks hold equal parts, as if they drew them alike"
         return f"{name}, {read[0].how} over its ranks, is not the baseline's before the first step: {what}"
     return None
+
+
+def _same_numbers(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two weights hold the same numbers, in whatever order."""
+    if (one.dtype, one.numel()) != (other.dtype, other.numel()):
+        return False
+    return torch.equal(one.reshape(-1).sort().values, other.reshape(-1).sort().values)
 
 
 def _whole(run: RecordedRun, name: str) -> torch.Tensor | None:

@@ -1,8 +1,9 @@
 """Whether a model computes over the sequences of its batch: batch normalisation, a mean taken off, a contrastive loss.
 
 Such a model gives other values when the same batch is split otherwise over ranks or micro-batches, and no order of
-sums is the reason. It is asked directly: the model runs in FP64 on a batch and on the same batch in which the last
-sequences are others. Outputs and gradients of the first sequences, which stayed, change only if they depend on others.
+sums is the reason. It is asked directly: the model runs in FP64 on copies of one sequence and on the same number of
+sequences that begins with it. Outputs and gradients of the first one, which stayed, change only if they depend on
+others. Two sequences are tried in turn, since a largest value stays where the sequence that holds it does.
 """
 
 from collections.abc import Callable, Mapping
@@ -80,13 +81,15 @@ def _batch_statistics(state: RecordedStep, place: Place, held: Tensors, loss: Lo
         rows = _rows(state.model, {n: value for n, value in given.items() if isinstance(value, torch.Tensor)})
         if rows is None:
             return _normalising(state.model)
-        of = (state, place)
-        same, other = (_ran(of, held, given, rows, targets, loss, other=other) for other in (False, True))
-        found = _compared(state.model, same, other)
-        if found is not None and found.words:
-            again = _ran(of, held, given, rows, targets, loss, other=False)
-            repeated = _compared(state.model, same, again)
-            found = found if repeated is not None and not repeated.words else None  # it may keep state
+        for stays in sorted({0, rows[0] - 1}):
+            run = partial(_ran, (state, place), held, given, rows, targets, loss, stays)
+            same, other = run(other=False), run(other=True)
+            found = _compared(state.model, same, other)
+            if found is not None and found.words:
+                repeated = _compared(state.model, same, run(other=False))
+                found = found if repeated is not None and not repeated.words else None  # it may keep state
+            if found is None or found.words:
+                break
     except (_CannotRunError, InputError):
         return _normalising(state.model)
     return _normalising(state.model) if found is None else found
@@ -121,18 +124,18 @@ def _ran(
     rows: tuple[int, int],
     targets: list[torch.Tensor],
     loss: Loss | None,
+    stays: int,
     *,
     other: bool,
 ) -> _Run:
-    """Run the model on a place's sequences and more: copies of these, or `other` ones."""
-    (state, place), (kept, every) = of, rows
-    run = _Run(every, kept)
+    """Run the model on one of a place's sequences and more: copies of it, or `other` ones."""
+    (state, place), run = of, _Run(rows[1], 1)
     values = {
         name: _wide(value.detach().clone()).requires_grad_(value.is_floating_point())
         for name, value in held.items()
     }
     values |= {name: _wide(value.detach().clone()) for name, value in state.model.named_buffers()}
-    inputs = {name: _widened(value, kept, every, other=other) for name, value in given.items()}
+    inputs = {name: _widened(value, stays, rows, other=other) for name, value in given.items()}
     args, named = state.arranged(place, inputs)
     with ExitStack() as around:
         around.enter_context(torch.random.fork_rng(devices=[]))
@@ -141,7 +144,7 @@ def _ran(
             clean = clean_name(name)
             around.callback(module.register_forward_pre_hook(partial(_got, run, clean)).remove)
             around.callback(module.register_forward_hook(partial(_gave, run, clean)).remove)
-        wanted = [_widened(value, kept, every, other=other) for value in targets]
+        wanted = [_widened(value, stays, rows, other=other) for value in targets]
         try:
             out = first_tensor(torch.func.functional_call(state.model, values, tuple(args), named))
             if out is not None and loss is not None and wanted:
@@ -154,20 +157,27 @@ def _ran(
     return run
 
 
-def _widened(value: torch.Tensor, kept: int, every: int, *, other: bool) -> torch.Tensor:
-    """Return an input of more sequences: its own and copies of them, or its own and `other` ones of the same kind."""
-    value = _wide(value)
-    if not value.dim() or value.shape[0] != kept:
+def _widened(value: torch.Tensor, stays: int, rows: tuple[int, int], *, other: bool) -> torch.Tensor:
+    """Return an input of more sequences: the one that stays and copies of it, or all of the place and made-up ones."""
+    value, (held, every) = _wide(value), rows
+    if not value.dim() or value.shape[0] != held:
         return value
-    more = torch.cat([value] * (every // kept + 1))[: every - kept]
-    if other and (value.is_floating_point() or value.is_complex()):
-        more = more.flip(-1) / -2
-    elif other and value.dtype != torch.bool and int(value.max()) > 1:
-        first = (
-            more.flatten()[0] if more.dim() == 1 else more[(slice(None), *[slice(0, 1)] * (more.dim() - 1))]
-        )
-        more = first.expand(more.shape)
-    return torch.cat([value, more])
+    more = value.roll(-stays, 0)
+    if not other:
+        return more[:1].expand(every, *more.shape[1:]).clone()
+    return torch.cat([more, *[_made_up(more)] * (every // held)])[:every]
+
+
+def _made_up(value: torch.Tensor) -> torch.Tensor:
+    """Return sequences of the same kind as these."""
+    if value.is_floating_point() or value.is_complex():
+        return value.flip(-1) / -2
+    if value.dtype == torch.bool or int(value.max()) <= 1:
+        return value
+    first = (
+        value.flatten()[0] if value.dim() == 1 else value[(slice(None), *[slice(0, 1)] * (value.dim() - 1))]
+    )
+    return first.expand(value.shape)
 
 
 def _wide(value: torch.Tensor) -> torch.Tensor:

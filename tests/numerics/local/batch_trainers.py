@@ -74,6 +74,14 @@ def frozen():
     return layer
 
 
+class Rounded(nn.Module):
+    """Values rounded to steps of the largest one of the batch, as products in FP8 take them."""
+
+    def forward(self, x):
+        step = x.detach().abs().max() / 16
+        return x + ((x / step).round() * step - x).detach()
+
+
 LAYERS = {
     "batch": lambda: nn.BatchNorm1d(WIDE),
     "cumulative": lambda: nn.BatchNorm1d(WIDE, momentum=None),
@@ -86,6 +94,7 @@ LAYERS = {
     "routed": Routed,
     "counted": Counted,
     "counted by all": CountedByAll,
+    "rounded": Rounded,
 }
 
 

@@ -43,6 +43,7 @@ def answered(layer, run, baseline=None):
         pytest.param("cumulative", "norm (BatchNorm1d)", marks=pytest.mark.slow),
         pytest.param("untracked", "norm (BatchNorm1d)", marks=pytest.mark.slow),
         pytest.param("mean taken", "norm (MeanTaken)", marks=pytest.mark.slow),
+        ("rounded", "norm (Rounded)"),
     ],
 )
 @pytest.mark.parametrize("split", [pytest.param("two", marks=pytest.mark.slow), "ddp"])
@@ -123,7 +124,7 @@ def asked(model, *inputs, targets=(), loss=None):
 @pytest.mark.parametrize("layer", sorted(LAYERS))
 def test_what_computes_over_a_batch_is_found(layer):
     torch.manual_seed(3)
-    over = {"batch", "cumulative", "untracked", "mean taken", "synchronised"}
+    over = {"batch", "cumulative", "untracked", "mean taken", "synchronised", "rounded"}
     assert bool(asked(Net(layer), torch.randn(4, WIDE))) == (layer in over)
 
 

@@ -147,7 +147,19 @@ def test_other_weights_are_no_drift(engine, tmp_path):
     model.head.weight.data[0, 0] += 0.01
     found = answered(asked(model, tmp_path / "run"), engine)
     assert found.verdict == "bug"
-    assert "head.weight is not the baseline's before the first step" in found.reason
+    assert found.reason == "head.weight is not the baseline's before the first step: other weights"
+
+
+def test_weights_in_another_order_are_said(engine, tmp_path):
+    """Rows of a projection are in the order of another convention of rotary positions; a later weight is another."""
+    model = made()
+    model.q.weight.data = model.q.weight.data.flip(0)
+    model.head.weight.data[0, 0] += 0.01
+    found = answered(asked(model, tmp_path / "run"), engine)
+    assert (
+        found.reason
+        == "q.weight is not the baseline's before the first step: the same numbers in another order"
+    )
 
 
 def test_another_format_of_weights_is_said(engine, tmp_path):

@@ -12,11 +12,11 @@ import numpy as np
 from tracekit.analysis.mechanisms.calls import WAITS, Calls, launching_threads
 from tracekit.analysis.mechanisms.pauses import of_pauses, quota
 from tracekit.findings import Mechanism
-from tracekit.intervals import Intervals, subtract, union
+from tracekit.intervals import Intervals, inside_each, subtract, union
 from tracekit.matching.match import Operations
 from tracekit.rank_events.event_columns import Values, categories, ints, strings, truth
 from tracekit.steps.features import COLLECTOR
-from tracekit.steps.steps import Steps, idle_within, inside_each, windows_of
+from tracekit.steps.steps import Steps, idle_within, windows_of
 from tracekit.store import Run
 from tracekit.thresholds.slowrank import (
     GAP_NS,
@@ -86,8 +86,10 @@ def of_host(run: Run, ops: Operations, steps: Steps, rank: int) -> list[Mechanis
         return []
     whole, (left, found) = _length(gaps), _in_spans(of, gaps, partial(_when, run, ops, steps, rank))
     waits = of.named(WAITS)
+    turns = np.unique(np.concatenate([of.start[of.host], of.end[of.host]]))
     if on_gpu:
         behind, call = _behind_waits(left, of.end, np.flatnonzero(waits), of.name)
+        behind &= ~_quiet(left, turns)  # there it does not launch again, but something else
         part = float((left[1] - left[0])[behind].sum())
         text = f"{call} waits for the device and returns at the begin of gaps that are {part / whole:.0%} of them"
         found.append(Mechanism("synchronisation", part / whole, text))
@@ -96,7 +98,7 @@ def of_host(run: Run, ops: Operations, steps: Steps, rank: int) -> list[Mechanis
     name, spans = _one_span(left, (of.start[lone], of.end[lone]), of.name[lone])
     left, part = _without(left, spans)
     found.append(Mechanism("host_span", part / whole, f"the span {name} fills {_share(part / whole)}"))
-    quiet = _quiet(left, np.unique(np.concatenate([of.start[of.host], of.end[of.host]])))
+    quiet = _quiet(left, turns)
     waited = union(of.start[waits], of.end[waits]) if on_gpu else ops.progress[rank].exposed
     active = _length(of.each) - sum(inside_each(waited, of.each))
     found += of_pauses((left[0][quiet], left[1][quiet]), of.calls, of.each, active, whole)

@@ -9,7 +9,7 @@ import numpy as np
 from tracekit.analysis.mechanisms.host import under_quota
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.excess_parts import Explained, explain
-from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
+from tracekit.analysis.slowrank.hypotheses.host_bound import alike, most_saved_ns
 from tracekit.analysis.slowrank.hypotheses.suspect_work import launches_alike, pace_beside, peers_of
 from tracekit.analysis.slowrank.price import Price
 from tracekit.axes import LEVELS
@@ -234,12 +234,14 @@ def stands(case: Case, suspect: Suspect, suspects: Sequence[Suspect]) -> bool:
     """Whether the suspect's evidence agrees, and a host blamed for slow launches is slower than unsuspected hosts.
 
     Where hosts are hardly faster than devices, some host is the last to launch in any step; without it another one
-    would be. A host that launches as fast as its peers' hosts is not slow.
+    would be. A host that launches as fast as its peers' hosts, and needs no longer for a step, is not slow.
     """
     row, rows = case.steps.row(suspect.rank), [case.steps.row(s.rank) for s in suspects]
-    others = case.unsuspected(row, rows)
-    slow = not CAUSES[suspect.cause].needs_slow_host or not launches_alike(case, (row,), others)
-    return slow and agrees(suspect, ms(_no_fault(case, row, rows)), ms(_spared(case, row)))
+    usual = CAUSES[suspect.cause].needs_slow_host and launches_alike(
+        case, (row,), case.unsuspected(row, rows)
+    )
+    usual = usual and alike(case, row, np.array(rows))
+    return not usual and agrees(suspect, ms(_no_fault(case, row, rows)), ms(_spared(case, row)))
 
 
 # The path down the axes, DP → EP → PP → CP → TP: at each level, how long the other indices waited for this

@@ -12,33 +12,35 @@ from tracekit.analysis.slowrank.price import rank_doubt_ns
 from tracekit.analysis.slowrank.suspects import Answer, blame, explain_rank, harmless, imbalance, suspect_of
 from tracekit.analysis.slowrank.wording import listed, of_step, ranks_in_words
 from tracekit.causes import DATALOADER
-from tracekit.thresholds.slowrank import MIN_LOST_SHARE
+from tracekit.thresholds.slowrank import MAJORITY, MIN_LOST_SHARE
 from tracekit.units import ms
 
 
 def healthy(e: Evidence) -> Answer:
     """No rank costs the threshold beyond an accident, chance, or communication beside it."""
     case = e.case
-    unproven = [
-        f"{in_words(case, found, hidden)}: up to {ms(hidden.high):.1f} ms a step cannot be excluded; "
-        f"{remedy(case, found)}"
-        for found, hidden in e.unproven
-    ]
-    explained = _by_accident(e) or _by_common_steps(case) or _by_slack(case) or _beside_communication(case)
+    explained = None if e.once is None else accident(case, e.once)
+    explained = explained or _by_common_steps(case) or _by_slack(case) or _beside_communication(case)
     if explained:
-        return harmless(explained, unproven)
-    worst = int(np.nanargmax(np.nan_to_num(case.found.mean, nan=-np.inf)))
+        return harmless(explained, _unproven(e))
+    worst, idle = int(np.argmax(np.nan_to_num(case.found.mean, nan=-np.inf))), case.steps.own - case.computed
+    longer, z = np.nan_to_num([case.found.mean[worst], case.found.z[worst]]).tolist()
     reason = (
         f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step beyond chance (largest excess: rank "
-        f"{case.steps.ranks[worst]}, {ms(max(float(np.nan_to_num(case.found.mean[worst])), 0.0)):.2f} ms of "
-        f"{ms(case.step_ns):.1f} ms, z {float(np.nan_to_num(case.found.z[worst])):.1f})"
+        f"{case.steps.ranks[worst]}, {ms(max(longer, 0.0)):.2f} ms of {ms(case.step_ns):.1f} ms, z {z:.1f})"
     )
-    return harmless(reason, unproven)
+    if (most := float(np.nanmedian(idle))) >= MAJORITY * case.step_ns:
+        reason += f"; but all devices are idle {ms(most):.1f} ms a step for their hosts (tracekit breakdown)"
+    return harmless(reason, _unproven(e))
 
 
-def _by_accident(e: Evidence) -> str | None:
-    """The reason if a rank was slow in one step, and costs nothing in the others; None otherwise."""
-    return None if e.once is None else accident(e.case, e.once)
+def _unproven(e: Evidence) -> list[str]:
+    """What transfers without peers could hide, a sentence each."""
+    return [
+        f"{in_words(e.case, found, hidden)}: up to {ms(hidden.high):.1f} ms a step cannot be excluded; "
+        f"{remedy(e.case, found)}"
+        for found, hidden in e.unproven
+    ]
 
 
 def accident(case: Case, once: OneStep) -> str:

@@ -15,13 +15,13 @@ from tracekit.analysis.slowrank.expected.equal_work import Peers
 from tracekit.analysis.slowrank.expected.excess import typical
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
-from tracekit.intervals import covered_until, subtract
+from tracekit.intervals import covered_until, inside_each, subtract
 from tracekit.step_graph.own_parts import Parts, WaitingParts
 from tracekit.step_graph.rank_timeline import RankTimeline
 from tracekit.step_graph.replay import StepModel, Usual
 from tracekit.step_graph.table_model import TableModel
 from tracekit.steps.medians import median_by_column
-from tracekit.steps.steps import inside_each, tails_of
+from tracekit.steps.steps import tails_of
 from tracekit.thresholds.slowrank import CLEAR_SHARE, CLEARLY_MORE, MAJORITY, MINOR, USUAL_VARIATION
 from tracekit.units import F64, I64
 

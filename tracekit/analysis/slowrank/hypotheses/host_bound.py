@@ -61,8 +61,10 @@ def _usual(case: Case, rows: I64) -> I64:
 
 
 def alike(case: Case, row: int, rows: I64) -> bool:
-    """Whether the host of `row`, one of `rows`, needs no longer than other hosts beyond chance."""
-    return row in _usual(case, rows)
+    """Whether the host of `row`, one of `rows`, needs no longer than other hosts beyond chance; True where unknown."""
+    needs = case.host_needs
+    known = np.isfinite(needs[row]).any() and np.isfinite(np.delete(needs, rows, axis=0)).any()
+    return not known or row in _usual(case, rows)
 
 
 def typical_host_saves_ns(case: Case, stalled: F64 | float = 0.0) -> float:

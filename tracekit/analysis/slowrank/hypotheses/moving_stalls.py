@@ -21,9 +21,10 @@ from tracekit.analysis.slowrank.hypotheses.dealt_work import more_data_ns
 from tracekit.analysis.slowrank.hypotheses.host_bound import typical_host_saves_ns, without_gaps
 from tracekit.causes import DATA_IMBALANCE, DATALOADER, GPU_COMPUTE, HOST_STALL
 from tracekit.findings import Cause
+from tracekit.intervals import inside_each
 from tracekit.step_graph.delays import levels, low
 from tracekit.step_graph.statistics import usual_of_others
-from tracekit.steps.steps import inside_each, windows_of
+from tracekit.steps.steps import windows_of
 from tracekit.thresholds.slowrank import (
     LITTLE_SHARE,
     MAJORITY,

@@ -8,13 +8,13 @@ from typing import Final
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.intervals import union
+from tracekit.intervals import inside_each, union
 from tracekit.rank_events.event_columns import Values, categories, ints, matches
 from tracekit.steps.features import COLLECTOR, LOADER, Features, loading_ns
 from tracekit.steps.host_need import FREE, MOSTLY, launch_pace
 from tracekit.steps.medians import sampled
 from tracekit.steps.step_kernels import StepKernels
-from tracekit.steps.steps import idle_within, inside_each, windows_of
+from tracekit.steps.steps import idle_within, windows_of
 from tracekit.thresholds.slowrank import (
     CLEARLY_MORE,
     CORRELATION_ENTRIES,
