@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.intervals import Intervals, subtract
+from tracekit.intervals import Intervals, inside_each, subtract
 from tracekit.matching.match import Operations
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.steps.medians import of_rows

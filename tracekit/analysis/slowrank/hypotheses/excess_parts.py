@@ -200,11 +200,12 @@ def may_be_pace(case: Case, suspect: Suspect, suspects: Sequence[Suspect]) -> bo
     asked = CAUSES[suspect.cause].on_host and case.ops.per_rank[suspect.rank].on_gpu
     if case.table is not None or not asked:
         return False
-    recorded = bool(np.isfinite(np.delete(case.host_needs, row, axis=0)).any())  # of any other host
+    known = np.isfinite(case.host_needs).any(axis=1)
+    recorded = bool(np.delete(known, row).any())
     loads = CAUSES[suspect.cause].shown_by("loader")
     if loads or recorded:
         rows = np.array([case.steps.row(s.rank) for s in suspects])
-        paced = recorded and alike(case, row, rows) and bound_by_hosts(case, rows)
+        paced = recorded and known[row] and alike(case, row, rows) and bound_by_hosts(case, rows)
         return paced and (loads or _short(case, row))
     mine = case.features(row)
     return mine is not None and mine.launches * HOST_SILENT_NS >= case.step_ns and _short(case, row)
