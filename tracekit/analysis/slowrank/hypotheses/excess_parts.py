@@ -200,7 +200,7 @@ def may_be_pace(case: Case, suspect: Suspect, suspects: Sequence[Suspect]) -> bo
     asked = CAUSES[suspect.cause].on_host and case.ops.per_rank[suspect.rank].on_gpu
     if case.table is not None or not asked:
         return False
-    known = np.isfinite(case.host_needs).any(axis=1)
+    known = np.asarray(np.isfinite(case.host_needs).any(axis=1))
     recorded = bool(np.delete(known, row).any())
     loads = CAUSES[suspect.cause].shown_by("loader")
     if loads or recorded:
