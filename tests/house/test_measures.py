@@ -18,11 +18,13 @@ WORST = {
     "answers": 1,
     "answer functions": 0,
     "functions that answer": 68,
+    "lines": 11405,
 }
 """The values today, as `make measures` prints them with the goal of each.
 
 A role that loads data is a hypothesis with a rule of its own since three rules and a threshold went for it. Described
-hardware is a module, and what sound transfers take on any hardware another. Noise and delays have a module as well.
+hardware is a module, and what sound transfers take on any hardware another. Noise and delays have a module as well. A
+rule that adds lines to slowrank pays for them with what it replaces.
 """
 
 
@@ -44,6 +46,7 @@ def measured():
         "answers": calls,
         "answer functions": functions,
         "functions that answer": returning,
+        "lines": measures.lines(code, measures.SLOWRANK),
     }
 
 

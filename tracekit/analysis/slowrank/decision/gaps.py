@@ -161,8 +161,10 @@ def lone_transfers_may_be_slow(e: Evidence) -> Iterator[Gap]:
     for found, hidden in sorted(e.unproven, key=lambda pair: -pair[0].spent):
         members = () if found.nodes or len(found.ranks) > RANKS_LISTED else found.ranks
         rows = [case.steps.row(r) for r in found.hub or members if r in case.steps.ranks and not unfit]
-        price = Price.up_to(max(found.spent, all_could_hide_ns(case, found.hub)), found.spent)
-        what = f"{in_words(case, found, hidden)}: a slow link and a slow network would look the same"
+        most = hidden.high if found.usual else max(found.spent, all_could_hide_ns(case, found.hub))
+        price = Price.up_to(most, min(most, found.spent))
+        else_ = "larger calls" if found.usual else "a slow network"
+        what = f"{in_words(case, found, hidden)}: a slow link and {else_} would look the same"
         ends = tuple(link_end(case, row, price) for row in rows)
         yield Gap(what, hidden.high, remedy(case, found), ends, decides=prove_no_health(case, found, hidden))
 

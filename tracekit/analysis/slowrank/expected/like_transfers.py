@@ -60,31 +60,31 @@ def comparable(
     channel that was recorded whole is compared with others as well, whose recorded members bound the transfer: wherever
     their members are, if its own are inside a node.
     """
-    families = _families(run, message, nodes, run.waits.complete)
+    whole = families(run, message, nodes, run.waits.complete)
     if bounded:
-        partly = _families(run, message, {}, ~run.waits.complete)
-        for (shape, near, p2p, token), channels in families.items():
+        partly = families(run, message, {}, ~run.waits.complete)
+        for (shape, near, p2p, token), channels in whole.items():
             if not p2p and len(channels) == 1 and (near is None or len(near) == 1):
                 others = partly.get((shape, None, p2p, token), {})
                 channels.update({c: found for c, found in others.items() if c not in channels})
-    return [channels for channels in families.values() if len(channels) > 1]
+    return [channels for channels in whole.values() if len(channels) > 1]
 
 
-def _families(
+def families(
     run: Measured, message: list[str], nodes: Nodes, chosen: Mask
 ) -> dict[tuple[tuple[object, ...], Reach, bool, str], dict[int, list[int]]]:
-    """Channel → `chosen` instances, by shape and reach of the channel, whether it carries messages, and the message."""
+    """Return channel → `chosen` instances, by shape and reach of channels, whether they are p2p, and the message."""
     ops, rows = run.ops, run.waits.first_row
-    families: dict[tuple[tuple[object, ...], Reach, bool, str], dict[int, list[int]]]
-    families = defaultdict(lambda: defaultdict(list))
+    result: dict[tuple[tuple[object, ...], Reach, bool, str], dict[int, list[int]]]
+    result = defaultdict(lambda: defaultdict(list))
     usable = np.flatnonzero(chosen & run.waits.timed & run.analysed[rows])
     channels, which = np.unique(ops.channel[rows[usable]], return_inverse=True)
     found = [ops.channels[c] for c in channels.tolist()]
     shapes = [(run.shape_of(c), reach(c, nodes), c.p2p) for c in found]
     for number, at in zip(usable.tolist(), which.tolist(), strict=True):
         if shapes[at][0]:
-            families[*shapes[at], message[number]][found[at].number].append(number)
-    return families
+            result[*shapes[at], message[number]][found[at].number].append(number)
+    return result
 
 
 def _of_unknown_size(run: Measured, tokens: list[str]) -> list[str]:

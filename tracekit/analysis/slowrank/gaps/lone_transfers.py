@@ -19,11 +19,13 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.excess import without_longest
+from tracekit.analysis.slowrank.expected.like_transfers import families, message_of
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.expected.sound_transfers import beyond_hardware, sized, sound_transfers
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.wording import add_traces, listed, of_step, ranks_in_words
 from tracekit.matching.channels import Channel
+from tracekit.matching.message_order import UNKNOWN_SIZE
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.steps.medians import median_of_others
 from tracekit.thresholds.slowrank import KIND_RATIO, SOLE_GROUP_SHARE
@@ -41,7 +43,8 @@ class LoneTransfers:
 
     They are of the only group along `axes`, or messages along them that all pass the rank or ranks in `hub`, with the
     ranks of an unrecorded group that would be its `peers`; or all those between nodes, where each passes all of
-    `nodes`; or transfers longer than described hardware allows, be it `some` of the job's or `all`.
+    `nodes`; or transfers longer than described hardware allows, be it `some` of the job's or `all`; or calls of unknown
+    size of a group that runs other numbers of them than its peers, with what each kind usually takes these, ns.
     """
 
     channels: tuple[int, ...]
@@ -52,12 +55,14 @@ class LoneTransfers:
     nodes: tuple[str | int, ...] = ()
     hub: tuple[int, ...] = ()
     beyond: Literal["", "some", "all"] = ""
+    usual: tuple[tuple[str, float], ...] = ()
 
 
 def lone_transfers(case: Case) -> list[LoneTransfers]:
     """Return all transfers of `case` without recorded peers, and all that described hardware does not explain."""
     seen = [case.ops.channels[c] for c in np.unique(case.ops.channel[case.analysed & case.matched]) if c >= 0]
-    return [*_beyond_hardware(case, seen), *_only_groups(case, seen), *_past_one_node(case, seen)]
+    lone = *_beyond_hardware(case, seen), *_only_groups(case, seen), *_past_one_node(case, seen)
+    return [*lone, *_of_other_counts(case)]
 
 
 def _beyond_hardware(case: Case, seen: list[Channel]) -> Iterator[LoneTransfers]:
@@ -84,6 +89,26 @@ def _only_groups(case: Case, seen: list[Channel]) -> Iterator[LoneTransfers]:
             yield _of(case, channels, axes, tuple(peers), hub=tuple(hub))
 
 
+def _of_other_counts(case: Case) -> Iterator[LoneTransfers]:
+    """The collectives of unknown size of a group whose peers run another number of them, if they are clearly longer."""
+    found = families(case, message_of(case)[0], nodes_of(case), case.waits.complete)
+    sizeless = {k: channels for k, channels in found.items() if UNKNOWN_SIZE in k[3] and not k[2]}
+    compared = {c for channels in sizeless.values() if len(channels) > 1 for c in channels}
+    took: dict[tuple[object, ...], dict[int, float]] = defaultdict(dict)
+    for (shape, near, _, message), channels in sizeless.items():
+        for c, numbers in channels.items():
+            took[shape, near, message.partition("/")[0]][c] = float(np.median(case.waits.delivery[numbers]))
+    usual: dict[int, list[tuple[str, float]]] = defaultdict(list)
+    for (_, _, op), levels in took.items():
+        for c in levels.keys() - compared:
+            others = [level for other, level in levels.items() if other != c]
+            if others and levels[c] > KIND_RATIO * float(np.median(others)):
+                usual[c].append((str(op), float(np.median(others))))
+    for c, likes in sorted(usual.items()):
+        channel = case.ops.channels[c]
+        yield _of(case, [channel], case.axes_of(channel), usual=tuple(likes))
+
+
 def _past_one_node(case: Case, seen: list[Channel]) -> Iterator[LoneTransfers]:
     """The links between nodes, if there are several and all pass one node."""
     nodes = nodes_of(case)
@@ -96,7 +121,7 @@ def _past_one_node(case: Case, seen: list[Channel]) -> Iterator[LoneTransfers]:
 
 def _of(
     case: Case, channels: list[Channel], axes: tuple[str, ...] = (), peers: tuple[int, ...] = (),
-    nodes: tuple[str | int, ...] = (), hub: tuple[int, ...] = (),
+    nodes: tuple[str | int, ...] = (), hub: tuple[int, ...] = (), usual: tuple[tuple[str, float], ...] = (),
 ) -> LoneTransfers:  # fmt: skip
     """The transfers on `channels`, with the exposed time of the rank that spends most in them."""
     numbers = tuple(c.number for c in channels)
@@ -104,7 +129,7 @@ def _of(
     moved = np.where(mine, case.ops.exposed - case.waits.exposed_wait, 0)
     spent = float((np.bincount(case.ops.rank, moved) / case.steps.count).max())
     ranks = tuple(sorted({m for c in channels for m in c.members}))
-    return LoneTransfers(numbers, ranks, spent, axes, peers, nodes, hub)
+    return LoneTransfers(numbers, ranks, spent, axes, peers, nodes, hub, usual=usual)
 
 
 def could_hide(case: Case, found: LoneTransfers) -> Price:
@@ -113,7 +138,10 @@ def could_hide(case: Case, found: LoneTransfers) -> Price:
     At least: where they take no longer than sound ones on the hardware of the job, and nothing where their size is
     unknown. At most: where they take what that hardware reaches, or no time where their size is unknown.
     """
-    sound = sound_transfers(case, found.channels)
+    sound, likes = sound_transfers(case, found.channels), dict(found.usual)
+    if likes:
+        ops = case.ops.op[case.waits.first_row[sound.numbers]].tolist()
+        return Price.up_to(_saved_ns(case, sound.numbers, np.array([likes.get(op, np.inf) for op in ops])))
     low = _saved_ns(case, sound.numbers, sound.most)
     return Price.between(low, low, _saved_ns(case, sound.numbers, sound.usual))
 
@@ -124,10 +152,13 @@ def prove_no_health(case: Case, found: LoneTransfers, hidden: Price) -> bool:
     It is not where they take longer than sound ones. Otherwise a slow link and a slow network look the same, so that it
     needs a large share of the step; not for links between nodes unless they are described, because few networks reach
     the bandwidth that proves health. Where peers can be recorded, it suffices that a link slow by the smallest ratio
-    that two groups would show could cost the threshold.
+    that two groups would show could cost the threshold, and where peers run other numbers of calls of unknown size, that
+    as much would be saved if all took as long.
     """
     least_slow = found.spent * (1 - 1 / KIND_RATIO**2)
     slow = hidden.low >= case.suspect_ns
+    if found.usual:
+        return hidden.high >= case.threshold_ns
     bounded = not found.nodes or case.run.hardware is not None
     much = bounded and hidden.high >= SOLE_GROUP_SHARE * case.step_ns
     return slow or much or bool(found.peers and least_slow >= case.threshold_ns)
@@ -177,6 +208,9 @@ def in_words(case: Case, found: LoneTransfers, hidden: Price) -> str:
     elif found.hub:
         which = f"of messages along {'_'.join(found.axes)}"
         why = f"all pass {ranks_in_words(found.hub)}, so that a slow link there slows them alike"
+    elif found.usual:
+        which = f"along {'_'.join(found.axes)} of {ranks_in_words(found.ranks)}"
+        why = "the other groups there run another number of such calls, each of which is shorter"
     elif found.beyond:
         given = case.run.hardware.name if case.run.hardware is not None else ""
         which, why = f"of {ranks_in_words(found.ranks)}", f"sound ones on {given} are quicker"
