@@ -46,6 +46,7 @@ def job(
     stays: Mapping[tuple[int, int], float] = {},
     work: Mapping[int, float] = {},
     grids: bool = True,
+    skips: Collection[tuple[int, tuple[int, ...]]] = (),
 ) -> Run:
     """Each step: `layers` × for every axis (compute of 1 ms, all-reduce of 50 µs). `slow`: factor by rank;
     `link`: factor on the transfer of a group, by members; `lost`: ranks without a file; `accident`: (rank, step, µs) of
@@ -55,7 +56,7 @@ def job(
     device of a rank stands still at the begin of a step; `combined`: axes of groups
     beside those of one axis, with a layer and an all-reduce each; `silent`: axes without communication; `slower`:
     factor by rank and step, beside `slow`; `stays`: µs that a rank stays in the first all-reduce of a step when the
-    others have left it, by (rank, step)."""
+    others have left it, by (rank, step); `skips`: (layer, members) of all-reduces that are not called."""
     axes = [*((d,) for d in mesh.order if mesh.sizes[d] > 1 and d not in silent), *combined]
     members = [(d, g) for d in axes for g in sorted({mesh.line(r, d) for r in mesh.coordinates})]
     number = {g: n for n, g in enumerate(members)}
@@ -76,9 +77,10 @@ def job(
                     size = work.get(line.rank, 1.0)
                     blocks = round(BLOCKS * size) if grids else None
                     line.compute(LAYER_US * noise * factor * size, grid=blocks)
-                    handles[line.rank] = line.post(number[d, mesh.line(line.rank, d)])
+                    if (layer, mesh.line(line.rank, d)) not in skips:
+                        handles[line.rank] = line.post(number[d, mesh.line(line.rank, d)])
                 for axis, group in members:
-                    if axis == d:
+                    if axis == d and (layer, group) not in skips:
                         small = layer == 0 and first is not None
                         took = TRANSFER_US * (1 if small else link.get(group, 1))
                         end = max(handles[r][0] for r in group) + took

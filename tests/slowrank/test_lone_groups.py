@@ -81,6 +81,21 @@ def test_links_that_all_pass_one_node_have_no_peer(tmp_path):
     assert [g for g in found.explanation.gaps if g.could_hide_ms >= found.explanation.threshold_ms]
 
 
+def test_longer_calls_of_another_number_prove_no_health(tmp_path_factory):
+    """A group runs three calls where its peers run four, and no size is recorded: larger calls, or a slow link."""
+    mesh = grid(tp=2, dp=3)
+    sound, slow = (
+        analyse(job(tmp_path_factory.mktemp("job"), mesh, layers=4, link={(4, 5): f}, skips=[(2, (4, 5))]))
+        for f in (1.0, 6.0)
+    )
+    cost = pytest.approx(slow.what_if.step_ms - sound.what_if.step_ms)
+    assert (sound.verdict, slow.verdict, slow.suspects) == ("healthy", "inconclusive", ())
+    assert [(c.rank, c.lost_ms_low, c.lost_ms_high) for c in slow.candidates] == [
+        (4, 0.0, cost),
+        (5, 0.0, cost),
+    ]
+
+
 def test_fast_transfers_of_a_lone_group_hide_nothing(tmp_path):
     sized = {"dtype": "BFloat16", "in_nelems": 1 << 26, "out_nelems": 1 << 26}
     assert analyse(job(tmp_path, MESH, link=SPENT, lost=LONELY, sized=sized)).verdict == "healthy"

@@ -152,13 +152,10 @@ def prove_no_health(case: Case, found: LoneTransfers, hidden: Price) -> bool:
     It is not where they take longer than sound ones. Otherwise a slow link and a slow network look the same, so that it
     needs a large share of the step; not for links between nodes unless they are described, because few networks reach
     the bandwidth that proves health. Where peers can be recorded, it suffices that a link slow by the smallest ratio
-    that two groups would show could cost the threshold, and where peers run other numbers of calls of unknown size, that
-    as much would be saved if all took as long.
+    that two groups would show could cost the threshold. Calls that are clearly longer than those of peers prove none.
     """
     least_slow = found.spent * (1 - 1 / KIND_RATIO**2)
-    slow = hidden.low >= case.suspect_ns
-    if found.usual:
-        return hidden.high >= case.threshold_ns
+    slow = bool(found.usual) or hidden.low >= case.suspect_ns
     bounded = not found.nodes or case.run.hardware is not None
     much = bounded and hidden.high >= SOLE_GROUP_SHARE * case.step_ns
     return slow or much or bool(found.peers and least_slow >= case.threshold_ns)
@@ -210,7 +207,7 @@ def in_words(case: Case, found: LoneTransfers, hidden: Price) -> str:
         why = f"all pass {ranks_in_words(found.hub)}, so that a slow link there slows them alike"
     elif found.usual:
         which = f"along {'_'.join(found.axes)} of {ranks_in_words(found.ranks)}"
-        why = "the other groups there run another number of such calls, each of which is shorter"
+        why = "the other groups there run another number of such calls, which are shorter"
     elif found.beyond:
         given = case.run.hardware.name if case.run.hardware is not None else ""
         which, why = f"of {ranks_in_words(found.ranks)}", f"sound ones on {given} are quicker"
