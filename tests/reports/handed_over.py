@@ -77,7 +77,7 @@ def offloads(*, copies: bool) -> Body:
                 if copies:
                     name = "Memcpy DtoH (Device -> Pinned)"
                     more = {"op": "aten::copy_", "launch": "cudaMemcpyAsync", "copied": 4 * 10**7}
-                    rank.kernel(name, 900.0, stream="offload", **more)  # type: ignore[arg-type]
+                    rank.kernel(name, 900.0, stream="offload", **more)
                 splits = (str([size // 8] * 8),) * 2
                 moved = 2 * size * (2 if copies else 1)
                 rank.collective(job.world, "all_to_allv", size, size, moved=moved, splits=splits)

@@ -255,7 +255,7 @@ def beside(
 ) -> Report:
     """A report on a pair of runs of a model of this module."""
     more = {"model": model, "file": __file__, "ranks": ranks, "quick": quick}
-    return seen(source, input_, expected, trainer, sound, judge, **more)  # type: ignore[arg-type]
+    return seen(source, input_, expected, trainer, sound, judge, **more)
 
 
 REPORTS: list[Report] = [

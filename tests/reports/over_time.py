@@ -66,13 +66,8 @@ def without_graph(job: Job, rank: Rank, _number: int) -> None:
     rank.item()
 
 
-def one_reads(groups: dict[str, Group], rank: Rank) -> None:
-    """The first rank of each tensor group reads the batch and sends it; that of the second waits for its server."""
-    tp = groups["TENSOR_MODEL_PARALLEL_GROUP"]
-    if tp.place(rank.number) == 0:
-        late = rank.number == 4 and rank.step_number % 2
-        load(rank, 25_000.0 if late else 120.0)
-    rank.collective(tp, "broadcast", 4097, 4097, "Long")
+def _layers(groups: dict[str, Group], tp: Group, rank: Rank) -> None:
+    """Six layers forwards and backwards with their sums over `tp`, the sum of gradients, and the update."""
     for back in (False, True):
         for _ in range(6):
             layer(rank, UNIT, backward=back)
@@ -80,6 +75,16 @@ def one_reads(groups: dict[str, Group], rank: Rank) -> None:
     rank.collective(groups["DATA_PARALLEL_GROUP"], "allreduce", 10**7, 10**7, "Float")
     rank.item()
     update(rank, UNIT * 2)
+
+
+def one_reads(groups: dict[str, Group], rank: Rank) -> None:
+    """The first rank of each tensor group reads the batch and sends it; that of the second waits for its server."""
+    tp = groups["TENSOR_MODEL_PARALLEL_GROUP"]
+    if tp.place(rank.number) == 0:
+        late = rank.number == 4 and rank.step_number % 2
+        load(rank, 25_000.0 if late else 120.0)
+    rank.collective(tp, "broadcast", 4097, 4097, "Long")
+    _layers(groups, tp, rank)
 
 
 def port_comes_back(groups: dict[str, Group], rank: Rank) -> None:
@@ -124,13 +129,7 @@ def same_files(groups: dict[str, Group], rank: Rank) -> None:
     tp = groups["TENSOR_MODEL_PARALLEL_GROUP"]
     last = random.Random(11 * rank.step_number + tp.ranks[0]).choice(tp.ranks)
     load(rank, 20_000.0 if rank.number == last else 2000.0 * rank.noise(0.3))
-    for back in (False, True):
-        for _ in range(6):
-            layer(rank, UNIT, backward=back)
-            rank.collective(tp, "allreduce", 10**6, 10**6)
-    rank.collective(groups["DATA_PARALLEL_GROUP"], "allreduce", 10**7, 10**7, "Float")
-    rank.item()
-    update(rank, UNIT * 2)
+    _layers(groups, tp, rank)
 
 
 def one_half(groups: dict[str, Group], rank: Rank) -> None:

@@ -233,7 +233,7 @@ REPORTS: list[Report] = [
         exchange,
         8,
         named("culprits", (2,), "1943552"),
-        roles=EP,  # type: ignore[arg-type]
+        roles=EP,
         dead={("1", 5): None},
     ),
     seen(

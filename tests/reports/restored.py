@@ -51,7 +51,7 @@ class OneSkips(InBoth):
         with patch.object(shares.optimizer, "step", lambda: None) if skips else nullcontext():
             shares.step()
         if skips:
-            shares.skipped = True  # type: ignore[attr-defined]
+            shares.skipped = True
 
 
 class OtherOrder(Trainer):
@@ -92,7 +92,7 @@ class OwnStart(Trainer):
     def before_update(self, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, rank: int) -> None:
         for parameter in model.parameters():
             dist.all_reduce(parameter.grad)
-            parameter.grad /= dist.get_world_size()  # type: ignore[operator]
+            parameter.grad /= dist.get_world_size()
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,8 @@ class Interleaved(Trainer):
         order = torch.arange(WIDTH).view(2, WIDTH // 2).T.flatten()
         order = torch.cat([order, order + WIDTH, torch.arange(2 * WIDTH, 3 * WIDTH)])
         with torch.no_grad():
-            for block in model.blocks:  # type: ignore[union-attr]
-                block.qkv.weight.copy_(block.qkv.weight[order].clone())  # type: ignore[union-attr]
+            for block in model.blocks:
+                block.qkv.weight.copy_(block.qkv.weight[order].clone())
         return model, optimizer
 
 

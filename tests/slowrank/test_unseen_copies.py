@@ -52,7 +52,7 @@ def test_an_unseen_rank_works_like_its_replica(tmp_path):
 
 
 def test_copies_join_the_group_they_are_in():
-    """Two shards of four ranks, of which a mesh offset by half a shard would make three; a message is shifted."""
+    """Two shards of four ranks: a mesh that is offset by half a shard would make three. A message is shifted."""
     mesh, groups = grid(dp=8), [(0, 1, 2, 3), (4, 5, 6, 7), (2, 3), (1, 2)]
     draft = _Draft.__new__(_Draft)
     channels = tuple(Channel(n, members, n == 3, n) for n, members in enumerate(groups))

@@ -204,7 +204,7 @@ class _Draft:
         )  # fmt: skip
 
     def _caused(self) -> I64:
-        """Return the pairs of instances of which one starts when the other ends, with those of unseen ranks."""
+        """Return the pairs of instances in which one starts when the other ends, with the pairs of unseen ranks."""
         ops, base, asked = self.run.ops, self.base, defaultdict(list)
         for late, of in base.caused.T.tolist():
             asked[late].append(of)

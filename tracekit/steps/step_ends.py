@@ -172,7 +172,7 @@ def _cut(ops: Operations, number: int, kept: dict[int, I64]) -> Operations:
 
 
 def with_cut(ops: Operations, steps: Steps, number: int | None) -> Steps:
-    """Return `steps` with what step `number`, which windows cut, holds of the others; unchanged if it is none of them.
+    """Return `steps` with the part of whole steps that step `number` holds, as windows cut it; unchanged without it.
 
     In order of issue it ends with the same operation as a whole step with as many operations of the rank before.
     """

@@ -32,8 +32,8 @@ def other_initial_weights(case: Case) -> str | None:
     if not others:
         return _other_parts(run, baseline)
     name = min(others, key=lambda name: others[name])
-    sides = (_whole(run, name), _whole(baseline, name))
-    moved = all(side is not None for side in sides) and _same_numbers(*sides)  # type: ignore[arg-type] # not None
+    one, other = _whole(run, name), _whole(baseline, name)
+    moved = one is not None and other is not None and _same_numbers(one, other)
     what = "the same numbers in another order" if moved else "other weights"
     return f"{name} is not the baseline's before the first step: {what}"
 
