@@ -63,11 +63,17 @@ def test_a_slower_rank_beside_most_is_named_first(tmp_path):
 @pytest.mark.parametrize(
     ("mesh", "few"), [(MESHES[0], 1), (MESHES[1], 1), (MESHES[2], 3), (grid(dp=4), 1), (MESHES[0], 4)]
 )
-def test_ranks_with_smaller_kernels_blame_no_other_rank(tmp_path, mesh, few):
+def test_more_work_than_few_ranks_have_is_an_imbalance(tmp_path, mesh, few):
+    """Even work saves the share of the difference that the few ranks can take."""
     quick = range(mesh.world_size - few, mesh.world_size)
-    found = analyse(job(tmp_path, mesh, work=dict.fromkeys(quick, 0.8)), explain=True)
-    assert (found.verdict, found.suspects, found.candidates) == ("healthy", (), ())
-    assert any("fewer or smaller kernels" in gap.what for gap in found.explanation.gaps)
+    usual = calm(tmp_path, mesh)
+    found = analyse(job(tmp_path, mesh, work=dict.fromkeys(quick, 0.8)))
+    assert (found.verdict, found.cause, found.candidates) == ("imbalance", "data_imbalance", ())
+    assert {s.rank for s in found.suspects} == set(range(mesh.world_size)) - set(quick)
+    assert {(s.cause, s.confidence) for s in found.suspects} == {("gpu_compute", 0.999)}
+    worked = np.median([row.value for s in found.suspects for row in s.evidence[:1]])
+    saved = 0.2 * worked * few / mesh.world_size
+    assert usual - found.what_if.without_suspects_ms == pytest.approx(saved, rel=0.15)
 
 
 def test_a_slow_rank_with_less_work_is_named(tmp_path):

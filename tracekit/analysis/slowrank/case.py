@@ -103,6 +103,12 @@ class Case(Measured):
         found: list[int] = (free if len(free) else others).tolist()
         return found
 
+    def beside(self, row: int, suspects: Collection[int]) -> list[int]:
+        """The unsuspected peers of `row`; of all its stage where its peers have more work than others, and all are."""
+        pools = (self.peers_of(row), self.stage_of(row))
+        free = ([r for r in pool.tolist() if r not in suspects] for pool in pools)
+        return next((rows for rows in free if rows), [])
+
     def replica_of(self, row: int) -> int:
         """The replica of the rank in `row`: its ranks work on the same data."""
         return self.mesh.replica(self.steps.ranks[row])

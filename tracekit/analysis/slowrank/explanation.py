@@ -121,6 +121,13 @@ def _others(measured: Evidence, answer: Answer) -> Iterator[Considered]:
     if data > 0:
         subject, price = "work follows the data, and the longest rank changes", Price.exactly(data)
         yield _considered(case, answer, "uneven data", subject, (), price, named=answer.blames_data)
+    if (more := measured.uneven_work) is not None:
+        ranks = tuple(case.ranks_of(more.rows))
+        subject, named = (
+            f"{ranks_in_words(ranks)} have more work than others of their stage",
+            answer.blames_data,
+        )
+        yield _considered(case, answer, "more work", subject, ranks, more.price, z=more.z, named=named)
     high = max(unseen.known, unseen.undecided)
     if high > 0:
         subject = f"the ranks read wait for {ranks_in_words(unseen.ranks)}, and there is no trace of these"

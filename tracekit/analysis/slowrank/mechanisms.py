@@ -32,8 +32,8 @@ def refined(case: Case, answer: Answer) -> Answer:
     events of kernels and hosts.
     """
     suspects = list(answer.suspects)
-    if case.table is None and answer.verdict == "slow_rank":
-        blamed = {s.rank for s in suspects}
+    if case.table is None and (answer.verdict == "slow_rank" or answer.blames_data):
+        blamed = {case.steps.row(s.rank) for s in suspects}
         first = suspects[:PEERS_SAMPLED]
         suspects[:PEERS_SAMPLED] = [replace(s, mechanisms=_mechanisms(case, s, blamed)) for s in first]
     named = tuple(map(_named, suspects))
@@ -62,10 +62,12 @@ def _named(suspect: Suspect) -> Suspect:
 
 
 def _mechanisms(case: Case, suspect: Suspect, blamed: set[int]) -> tuple[Mechanism, ...]:
-    """What may explain the excess of a suspect, the largest share first; the first is named where none rivals it."""
+    """What may explain the excess of a suspect beyond unsuspected peers, the largest share first.
+
+    The first is named where none rivals it. `blamed` are the rows of all suspects.
+    """
     entry, source = CAUSES[suspect.cause], case.ops.per_rank[suspect.rank]
-    stage = case.peers_of(case.steps.row(suspect.rank))
-    peers = sampled([int(row) for row in stage if case.steps.ranks[row] not in blamed])
+    peers = sampled(case.beside(case.steps.row(suspect.rank), blamed))
     added = _of_work(case, suspect, peers) if MORE_WORK in entry.mechanisms else []
     found: list[Mechanism] = []
     if entry.mechanisms == OF_HOST:

@@ -4,28 +4,26 @@ In any job noise makes one of many ranks the longest. Chance lengthens single op
 of a step. Where whole parts are longer, on changing ranks, there is a cause, although none was found.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence, Gap
-from tracekit.analysis.slowrank.expected.equal_work import QuickRanks
 from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps, what_would_decide, why_open
-from tracekit.analysis.slowrank.hypotheses.candidates import bounded, typical_without, usual_of
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import dispersion, unexplained_ns
 from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_bounds
 from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_ranks, varies_ns
+from tracekit.analysis.slowrank.hypotheses.uneven_work import like_quick, shorter_ns
 from tracekit.analysis.slowrank.suspects import up_to
 from tracekit.analysis.slowrank.wording import of_step, ranks_in_words
 from tracekit.step_graph.delays import exponential_odds
 from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
 from tracekit.step_graph.statistics import spread
-from tracekit.steps.medians import median_by_column
 from tracekit.thresholds.slowrank import CLEAR_SHARE, MINOR, UNEVEN_RATIO, Z_LIMIT
 from tracekit.timing.measured import Rows
-from tracekit.units import I64, ms
+from tracekit.units import ms
 
 
 def table_is_unexplained(e: Evidence) -> Iterator[Gap]:
@@ -98,34 +96,14 @@ _REPEAT: Final = (
 
 
 def few_ranks_are_quick(e: Evidence) -> Iterator[Gap]:
-    """Few ranks work shorter than all their peers: by less work, which is no doubt, or all others are slow."""
-    case, quick = e.case, [one for one in e.case.met.peers.quick if one.work != "equal"]
+    """Few ranks work shorter than all their peers: by less work, or all others are slow. Known work leaves no doubt."""
+    case, quick = e.case, [one for one in e.case.met.peers.quick if one.work == "unknown"]
+    saved = like_quick(case, quick).high if quick else 0.0
     for one in quick:
-        unknown = [other for other in quick if other.work == one.work == "unknown"]
-        saved = _like_quick_ns(case, unknown or [one])
         ranks = ranks_in_words(case.ranks_of(one.rows))
-        shorter = ms(case.steps.mean(case.steps.own[one.others]) - case.steps.mean(case.steps.own[one.rows]))
-        what = f"{ranks} work {shorter:.1f} ms a step shorter than the {len(one.others)} others of the stage"
-        what += ": less to do, or all the others are slow" if unknown else ", with fewer or smaller kernels"
-        slow = dict.fromkeys(one.others.tolist() if unknown else (), saved)
-        yield Gap(what, saved, _SIZES, up_to(case, slow), decides=bool(unknown))
-
-
-def _like_quick_ns(case: Case, quick: Sequence[QuickRanks]) -> float:
-    """What a step saves if the other ranks of their stages work like the `quick` ones, ns.
-
-    Ranks that are slow beside their peers are cured as well, because all of them may be late together.
-    """
-    own, rows = case.steps.own - case.met.explained, case.significant(case.suspect_ns)
-    target = typical_without(case, rows)
-    peers: dict[int, I64] = {}
-    for one in quick:
-        beyond = np.fmax(own[one.others] - median_by_column(own[one.rows]), 0.0)
-        target[one.others] = np.fmin(target[one.others], case.steps.own[one.others] - beyond)
-        peers |= dict.fromkeys(one.others.tolist(), one.rows)
-    usual = {**usual_of(case, rows), **case.model.usual(peers)}
-    saved = case.model.recorded_ns - case.model.step_ns(target, usual=usual)
-    return bounded(case, np.union1d(rows, np.array(list(peers), np.int64)), saved)
+        shorter = f"{ms(shorter_ns(case, one)):.1f} ms a step shorter than the {len(one.others)} others of the stage"
+        what = f"{ranks} work {shorter}: less to do, or all the others are slow"
+        yield Gap(what, saved, _SIZES, up_to(case, dict.fromkeys(one.others.tolist(), saved)))
 
 
 _SIZES: Final = (

@@ -5,7 +5,7 @@ kernels of the same names, as often, on equally large grids, or products of as m
 longer is slow, fewer or smaller kernels are less work, and where a recording shows neither, both readings are open.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,6 +31,7 @@ class QuickRanks:
     rows: I64
     others: I64
     work: Amount
+    shown: float = 0.0  # the share of the difference that less work explains
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,10 @@ def peers_of_work(run: Measured, one_part: Callable[[list[int]], str], *, of_tab
         low, high = _two_levels(run, stage, of_table=of_table)
         apart = False
         if 0 < len(low) <= len(high):
-            work: Amount = "unknown" if of_table else _work_of(run, low, high)
-            if work != "unknown" or not one_part(run.ranks_of(high)):
-                quick.append(QuickRanks(low, high, work))
-                apart = work != "equal"
+            found = QuickRanks(low, high, *(("unknown",) if of_table else _work_of(run, low, high)))
+            if found.work != "unknown" or not one_part(run.ranks_of(high)):
+                quick.append(found)
+                apart = found.work != "equal"
         groups += [low, np.setdiff1d(stage, low)] if apart else [stage]
         usual += [] if apart else [low]
     return Peers(groups, np.concatenate(usual), tuple(quick))
@@ -95,17 +96,19 @@ class _Level:
     busy: float
     flops: float | None
     work: dict[str, Work]
+    devices: frozenset[str]  # the models of their devices, `""` where unknown
 
 
-def _work_of(run: Measured, rows: I64, others: I64) -> Amount:
-    """The work of the ranks in `rows` beside that of `others`."""
+def _work_of(run: Measured, rows: I64, others: I64) -> tuple[Amount, float]:
+    """The work of the ranks in `rows` beside that of `others`, and the share of the difference that it explains."""
     quick, usual = _level(run, rows), _level(run, others)
     if quick is None or usual is None:
-        return "unknown"
+        return "unknown", 0.0
     apart = usual.own - quick.own
-    if _less_ns(quick, usual) >= MAJORITY * apart:
-        return "less"
-    return "equal" if _unlike_ns(quick, usual, on_gpus=run.on_gpus) <= MINOR * apart else "unknown"
+    if (less := _less_ns(quick, usual)) >= MAJORITY * apart:
+        return "less", min(less / apart, 1.0) if apart > 0 else 1.0
+    unlike = _unlike_ns(quick, usual, on_gpus=run.on_gpus)
+    return "equal" if unlike <= MINOR * apart else "unknown", 0.0
 
 
 def _level(run: Measured, rows: I64) -> _Level | None:
@@ -120,7 +123,26 @@ def _level(run: Measured, rows: I64) -> _Level | None:
         of_each = [(w.count, w.each, w.blocks) for w in (f.work.get(name, NO_WORK) for f in read)]
         work[name] = Work(*np.median(of_each, axis=0).tolist())
     own, busy = (float(np.median([getattr(f, part) for f in read])) for part in ("own", "busy"))
-    return _Level(own, busy, float(np.median(known)) if len(known) == len(flops) else None, work)
+    names = {r.rank: r.device for r in run.run.ranks}
+    devices = frozenset(names[f.rank] for f in read)
+    return _Level(own, busy, float(np.median(known)) if len(known) == len(flops) else None, work, devices)
+
+
+def _pairs(quick: _Level, usual: _Level) -> Iterator[tuple[Work, Work, bool]]:
+    """The work of each name on both levels, then that of all names of one level alone, with whether names differ.
+
+    A device of another model, or another version of a library, does the same work in kernels of other names.
+    """
+    for name in sorted(quick.work.keys() & usual.work.keys()):
+        yield quick.work[name], usual.work[name], False
+    yield _alone(quick, usual), _alone(usual, quick), True
+
+
+def _alone(level: _Level, other: _Level) -> Work:
+    """The work of `level` in kernels of names that `other` does not run."""
+    found = [level.work[name] for name in sorted(level.work.keys() - other.work.keys())]
+    count = sum(work.count for work in found)
+    return Work(count, sum(work.count * work.each for work in found) / count) if count else NO_WORK
 
 
 def _less_ns(quick: _Level, usual: _Level) -> float:
@@ -129,8 +151,7 @@ def _less_ns(quick: _Level, usual: _Level) -> float:
     It falls with the number of blocks, or of FLOPs, as gaps between pieces do with the number of these.
     """
     spent, least = 0.0, 0.0
-    for name in quick.work.keys() | usual.work.keys():
-        mine, theirs = (level.work.get(name, NO_WORK) for level in (quick, usual))
+    for mine, theirs, _ in _pairs(quick, usual):
         part = mine.count / theirs.count if theirs.count else 0.0
         if np.isfinite(mine.blocks / theirs.blocks):
             part *= mine.blocks / theirs.blocks
@@ -150,11 +171,11 @@ def _unlike_ns(quick: _Level, usual: _Level, *, on_gpus: bool) -> float:
     if products and not _equal(quick.flops or 0.0, usual.flops or 0.0):
         return np.inf
     spent, as_often = 0.0, True
-    for name in quick.work.keys() | usual.work.keys():
-        mine, theirs = (level.work.get(name, NO_WORK) for level in (quick, usual))
+    other_device = "" not in quick.devices | usual.devices and not quick.devices & usual.devices
+    for mine, theirs, renamed in _pairs(quick, usual):
         often = _equal(mine.count, theirs.count)
         as_often &= often
-        if not often or not (products or _equal(mine.blocks, theirs.blocks)):
+        if not often or not (products or (renamed and other_device) or _equal(mine.blocks, theirs.blocks)):
             spent += max(mine.count * mine.each, theirs.count * theirs.each)
     return min(spent, max(usual.busy - quick.busy, 0.0)) if as_often and on_gpus else spent
 

@@ -31,8 +31,8 @@ from tracekit.units import F64, I64, ms
 
 def peers_of(case: Case, row: int, suspects: Sequence[int], *, other_stages: bool = False) -> list[Features]:
     """The features of a sample of unsuspected peers of `row`, or of ranks in any stage."""
-    pool = np.arange(len(case.steps.ranks)) if other_stages else case.peers_of(row)
-    rows = [int(r) for r in pool if r not in suspects and np.isfinite(case.steps.own[r]).any()]
+    pool = range(len(case.steps.ranks)) if other_stages else case.beside(row, suspects)
+    rows = [r for r in pool if r not in suspects and np.isfinite(case.steps.own[r]).any()]
     return [f for r in sampled(rows) if (f := case.features(r)) is not None]
 
 

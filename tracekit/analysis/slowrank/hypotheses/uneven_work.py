@@ -1,0 +1,75 @@
+"""Ranks of one stage that run more or larger work than others in every step: no rank is slow, and the others wait.
+
+An optimizer that divides parameters by their number, a role that few ranks have, or batches of unequal size: what
+ranks launch shows it, so that it is neither a slow device nor healthy.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.expected.equal_work import QuickRanks
+from tracekit.analysis.slowrank.hypotheses.candidates import bounded, typical_without, usual_of
+from tracekit.analysis.slowrank.price import Price, spread_of_ranks
+from tracekit.steps.medians import median_by_column
+from tracekit.units import F64, I64
+
+
+@dataclass(frozen=True)
+class UnevenWork:
+    """The rows with more work and those with less; what even work saves, ns a step.
+
+    At most, the ranks with more work do no more than the others.
+    """
+
+    rows: I64
+    others: I64
+    price: Price
+    z: float  # the least difference between both over the spread of ranks that do the same work
+
+
+def uneven_work(case: Case) -> UnevenWork | None:
+    """Return the work of which few ranks of their stages have less, in all stages together; None without such work."""
+    quick = [one for one in case.met.peers.quick if one.work == "less"]
+    if not quick:
+        return None
+    rows, others = (np.concatenate(found) for found in zip(*((q.others, q.rows) for q in quick), strict=True))
+    z = min(shorter_ns(case, one) for one in quick) / spread_of_ranks(case, rows)
+    return UnevenWork(rows, others, like_quick(case, quick), z)
+
+
+def like_quick(case: Case, quick: Sequence[QuickRanks]) -> Price:
+    """What a step saves if the work of stages is spread over all their ranks; at most, if all work like `quick` ones.
+
+    Where it is spread, the quick ranks take as long as the others. Ranks that are slow beside their peers are cured as
+    well, because all of them may be late together.
+    """
+    slow = case.significant(case.suspect_ns)
+    peers: dict[int, I64] = {row: one.rows for one in quick for row in one.others.tolist()}
+    usual = {**usual_of(case, slow), **case.model.usual(peers)}
+    rows = np.union1d(slow, np.array(list(peers), np.int64))
+
+    def saved(*, spread: bool) -> float:
+        target = typical_without(case, slow)
+        for one in quick:
+            share = len(one.rows) / (len(one.rows) + len(one.others)) if spread else 1.0
+            beyond = case.steps.own[one.others] - share * _longer(case, one)
+            target[one.others] = np.fmin(target[one.others], beyond)
+        return bounded(case, rows, case.model.recorded_ns - case.model.step_ns(target, usual=usual))
+
+    even, most = saved(spread=True), saved(spread=False)
+    shown = min((one.shown for one in quick), default=0.0)
+    return Price.between(shown * even - case.residual_ns, even, most + case.residual_ns)
+
+
+def _longer(case: Case, one: QuickRanks) -> F64:
+    """What the others of the stage work longer than its quick ranks (others × steps, ns)."""
+    own = case.steps.own - case.met.explained
+    return np.fmax(own[one.others] - median_by_column(own[one.rows]), 0.0)
+
+
+def shorter_ns(case: Case, one: QuickRanks) -> float:
+    """Return what quick ranks work shorter than the others of their stage, ns a step."""
+    return case.steps.mean(case.steps.own[one.others]) - case.steps.mean(case.steps.own[one.rows])
