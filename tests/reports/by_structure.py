@@ -279,6 +279,7 @@ REPORTS: list[Report] = [
         "ranks 0 to 4 have work that the others do not; no slow device",
         into(states((1.0,) * 5 + (0.0,) * 3), 8),
         more_work(0, 1, 2, 3, 4),
+        quick=True,
     ),
     seen(
         "ByteDance-Seed/VeOmni#280",
@@ -323,6 +324,7 @@ REPORTS: list[Report] = [
         "ranks 2 and 3, their cards' model",
         of_two_models,
         named("suspects", (2, 3), "other_device"),
+        quick=True,
     ),
     seen(
         "apache/mxnet#1380",

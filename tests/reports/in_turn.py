@@ -90,6 +90,7 @@ REPORTS: list[Report] = [
         "the data loader, now of this rank and now of that one; no rank",
         into(late(drawn), 2, steps=12),
         no_suspect_but_cause("dataloader"),
+        quick=True,
     ),
     seen(
         "marin-community/marin#9224",

@@ -35,7 +35,6 @@ from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault, lone_acci
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage, long_stage
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, moving_stalls, moving_work
 from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink, slow_link
-from tracekit.analysis.slowrank.hypotheses.uneven_work import UnevenWork, uneven_work
 from tracekit.analysis.slowrank.price import Price, link_doubt_ns, rank_doubt_ns, stage_doubt_ns
 from tracekit.analysis.slowrank.suspects import explain_rank
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
@@ -241,11 +240,6 @@ class Evidence:
         """What unevenly distributed data costs; nothing where the longest rank only waits for its turn on its core."""
         cost = uneven_data(self.case)
         return 0.0 if cost and _longest_takes_turns(self.case) else cost
-
-    @cached_property
-    def uneven_work(self) -> UnevenWork | None:
-        """The ranks of stages that have more work than others in every step."""
-        return uneven_work(self.case)
 
     def is_accident(self, found: Undecided) -> bool:
         """Whether `found` names only the rank of `once`, which costs nothing in the other steps."""

@@ -14,6 +14,7 @@ from tracekit.analysis.slowrank.decision.gaps import widest_first
 from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, least_ns, most_ns
 from tracekit.analysis.slowrank.hypotheses.candidates import beside_waits, likely_saved_ns
+from tracekit.analysis.slowrank.hypotheses.uneven_work import uneven_work
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, rows_named
 from tracekit.analysis.slowrank.wording import ranks_in_words
@@ -121,18 +122,21 @@ def _others(measured: Evidence, answer: Answer) -> Iterator[Considered]:
     if data > 0:
         subject, price = "work follows the data, and the longest rank changes", Price.exactly(data)
         yield _considered(case, answer, "uneven data", subject, (), price, named=answer.blames_data)
-    if (more := measured.uneven_work) is not None:
-        ranks = tuple(case.ranks_of(more.rows))
-        subject, named = (
-            f"{ranks_in_words(ranks)} have more work than others of their stage",
-            answer.blames_data,
-        )
-        yield _considered(case, answer, "more work", subject, ranks, more.price, z=more.z, named=named)
+    yield from _more_work(case, answer)
     high = max(unseen.known, unseen.undecided)
     if high > 0:
         subject = f"the ranks read wait for {ranks_in_words(unseen.ranks)}, and there is no trace of these"
         price = Price(unseen.known, unseen.known, high)
         yield _considered(case, answer, "ranks without a trace", subject, unseen.ranks, price, named=False)
+
+
+def _more_work(case: Case, answer: Answer) -> Iterator[Considered]:
+    """The ranks with more work than others of their stage in every step."""
+    if (more := uneven_work(case)) is not None:
+        ranks = tuple(case.ranks_of(more.rows))
+        subject = f"{ranks_in_words(ranks)} have more work than others of their stage"
+        named = answer.blames_data and bool(answer.suspects)
+        yield _considered(case, answer, "more work", subject, ranks, more.price, z=more.z, named=named)
 
 
 def _considered(

@@ -1,4 +1,4 @@
-"""Answers that a job is healthy, and why an excess in it costs nothing."""
+"""Answers that a job is healthy, and why an excess in it costs nothing or is by design."""
 
 import numpy as np
 
@@ -8,10 +8,11 @@ from tracekit.analysis.slowrank.gaps.lone_transfers import in_words, remedy
 from tracekit.analysis.slowrank.gaps.recurrence import OneStep, step_in_words
 from tracekit.analysis.slowrank.hypotheses.loading_role import Role
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import common_stalls
+from tracekit.analysis.slowrank.hypotheses.uneven_work import uneven_work
 from tracekit.analysis.slowrank.price import rank_doubt_ns
 from tracekit.analysis.slowrank.suspects import Answer, blame, explain_rank, harmless, imbalance, suspect_of
 from tracekit.analysis.slowrank.wording import listed, of_step, ranks_in_words
-from tracekit.causes import DATALOADER
+from tracekit.causes import DATA_IMBALANCE, DATALOADER
 from tracekit.thresholds.slowrank import MAJORITY, MIN_LOST_SHARE
 from tracekit.units import ms
 
@@ -125,3 +126,20 @@ def blame_role(case: Case, role: Role) -> Answer:
     evidence = explain_rank(case, role.rows[0], role.rows, other_stages=role.stage is not None).evidence
     named = suspect_of(case, role.rows[0], cost, np.inf, role.cause, evidence, every=True)
     return blame(case, reason, (named,), role.price.best, "imbalance")
+
+
+def some_ranks_have_more_work(e: Evidence) -> Answer | None:
+    """Ranks of a stage run more or larger kernels than few others in every step, and even work saves the threshold."""
+    case, found = e.case, uneven_work(e.case)
+    if found is None or found.price.low < e.least:
+        return None
+    more, less = (ranks_in_words(case.ranks_of(those)) for those in (found.rows, found.others))
+    reason = (
+        f"{more} run more or larger kernels than {less}, which wait for them: even work would save "
+        f"{of_step(case, found.price.best)}, and up to {ms(found.price.high):.1f} ms as little work as theirs; no rank "
+        "is slow for its work"
+    )
+    rows = found.rows.tolist()
+    each = {row: explain_rank(case, row, rows) for row in rows}
+    suspects = (suspect_of(case, row, found.price, found.z, *why, every=True) for row, why in each.items())
+    return blame(case, reason, tuple(suspects), found.price.best, "imbalance", DATA_IMBALANCE)

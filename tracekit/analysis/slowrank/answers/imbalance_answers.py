@@ -13,11 +13,10 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import what_would_decide, why
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, cause_of
-from tracekit.analysis.slowrank.hypotheses.uneven_work import UnevenWork
 from tracekit.analysis.slowrank.price import Price, everybody_ns, share_in_words, stage_doubt_ns
 from tracekit.analysis.slowrank.suspects import Answer, blame, explain_rank, imbalance, left_open, suspect_of
 from tracekit.analysis.slowrank.wording import first_in_words, listed, of_step, ranks_in_words
-from tracekit.causes import CAUSES, DATA_IMBALANCE, DATALOADER, STAGE_IMBALANCE
+from tracekit.causes import CAUSES, DATALOADER, STAGE_IMBALANCE
 from tracekit.findings import Cause, Suspect
 from tracekit.steps.medians import median_of_others, of_rows, sampled
 from tracekit.thresholds.slowrank import (
@@ -228,22 +227,6 @@ def blame_data(case: Case, gain: float, stage: LongStage | None = None) -> Answe
         f"throughout{share_in_words(case, 'even work', gain, besides)}"
     )
     return imbalance(reason, whole)
-
-
-def blame_more_work(case: Case, found: UnevenWork) -> Answer:
-    """The answer that some ranks of a stage have more work than others in every step, and none of them is slow."""
-    rows = [int(row) for row in found.rows]
-    more, less = (ranks_in_words(case.ranks_of(those)) for those in (found.rows, found.others))
-    reason = (
-        f"{more} run more or larger kernels than {less}, which wait for them: even work would save "
-        f"{of_step(case, found.price.best)}, and up to {ms(found.price.high):.1f} ms as little work as theirs; no rank "
-        "is slow for its work"
-    )
-    suspects = []
-    for row in rows:
-        why = explain_rank(case, row, rows)
-        suspects.append(suspect_of(case, row, found.price, found.z, *why, every=True))
-    return blame(case, reason, tuple(suspects), found.price.best, "imbalance", DATA_IMBALANCE)
 
 
 def _longest(case: Case) -> str:

@@ -43,7 +43,7 @@ RULES: Final[tuple[Rule, ...]] = (
     no_culprit.hosts_stall_in_turn,
     no_culprit.experts_get_uneven_tokens,
     no_culprit.work_is_uneven,
-    no_culprit.some_ranks_have_more_work,
+    harmless.some_ranks_have_more_work,
     no_culprit.slow_in_turn,
     no_culprit.slow_in_one_step,
     no_culprit.rank_may_cost,

@@ -14,7 +14,6 @@ from tracekit.analysis.slowrank.answers.harmless import blame_role
 from tracekit.analysis.slowrank.answers.imbalance_answers import (
     blame_data,
     blame_in_turn,
-    blame_more_work,
     leave_stage_open,
     of_stage,
     stages_in_words,
@@ -103,12 +102,6 @@ def work_is_uneven(e: Evidence) -> Answer | None:
         return None
     changes = e.only_step is None or only_attention(e.case, e.only_step.rows)
     return blame_data(e.case, e.data) if changes else None
-
-
-def some_ranks_have_more_work(e: Evidence) -> Answer | None:
-    """Ranks of a stage run more or larger kernels than few others in every step, and even work saves the threshold."""
-    found = e.uneven_work
-    return blame_more_work(e.case, found) if found is not None and found.price.low >= e.least else None
 
 
 def experts_get_uneven_tokens(e: Evidence) -> Answer | None:

@@ -24,6 +24,7 @@ from tracekit.findings import Cause
 from tracekit.intervals import inside_each
 from tracekit.step_graph.delays import levels, low
 from tracekit.step_graph.statistics import usual_of_others
+from tracekit.steps.medians import of_rows
 from tracekit.steps.steps import windows_of
 from tracekit.thresholds.slowrank import (
     LITTLE_SHARE,
@@ -81,15 +82,30 @@ def moving_stalls(case: Case) -> MovingStalls | None:
     """
     if case.timeline is None or len(case.steps.numbers) < 2:
         return None
-    over = _without_trifles(outliers(_gaps(case), case.stages, case.step_ns))
-    often = float((over > 0).any(axis=0).mean()) if over.size else 0.0
-    in_turn = often >= MAJORITY and _moves(over) and scattered(over)
-    turns = _priced(case, MovingStalls(over, 0.0)) if in_turn else None
+    turns = _in_turn(case, outliers(_gaps(case), case.stages, case.step_ns))
     late = common_stalls(case)
     dear = turns is not None and late is not None and turns.gain >= MAJORITY * late.gain
     if late is None or not late.over[:, 1:].any() or dear:
-        return turns
-    return late if filled_by_spans(case, *_longest_of(late), MAJORITY) == DATALOADER else turns
+        return turns or _batches_in_turn(case)
+    by_loaders = filled_by_spans(case, *_longest_of(late), MAJORITY) == DATALOADER
+    return late if by_loaders else turns or _batches_in_turn(case)
+
+
+def _in_turn(case: Case, over: F64) -> MovingStalls | None:
+    """The stalls `over` (ranks × steps, ns), without trifles, if they hit most steps on ranks drawn as if by chance."""
+    over = _without_trifles(over)
+    often = float((over > 0).any(axis=0).mean()) if over.size else 0.0
+    in_turn = often >= MAJORITY and _moves(over) and scattered(over)
+    return _priced(case, MovingStalls(over, 0.0)) if in_turn else None
+
+
+def _batches_in_turn(case: Case) -> MovingStalls | None:
+    """The gaps in which data loaders keep ranks waiting in turn, however often: no wait for a batch is usual."""
+    gaps = _gaps(case)
+    over = np.nan_to_num(gaps - of_rows(np.nanmin, gaps)[:, None])
+    found = _in_turn(case, np.where(over > LITTLE_SHARE * case.step_ns, over, 0.0))
+    spans = found and filled_by_spans(case, *_longest_of(found), MAJORITY)
+    return found if spans == DATALOADER else None
 
 
 def common_stalls(case: Case) -> MovingStalls | None:
