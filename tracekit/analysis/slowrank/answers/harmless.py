@@ -135,7 +135,7 @@ def some_ranks_have_more_work(e: Evidence) -> Answer | None:
         return None
     more, less = (ranks_in_words(case.ranks_of(those)) for those in (found.rows, found.others))
     reason = (
-        f"{more} run more or larger kernels than {less}, which wait for them: even work would save "
+        f"{more} run more or larger kernels than {less} in every step: even work would save "
         f"{of_step(case, found.price.best)}, and up to {ms(found.price.high):.1f} ms as little work as theirs; no rank "
         "is slow for its work"
     )
