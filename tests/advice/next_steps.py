@@ -282,3 +282,5 @@ FOLLOWED = {
 """By a part of the sentence: what does as it says, and gives the answers before and after."""
 ENDS_AT_A_BUG = {"numerics compare --model FILE.py:FUNCTION --parallel "}
 """The steps that look for where the bug is: what they find is one."""
+BEGINS_AT_A_BUG = {"divide each rank's loss by what all ranks count"}
+"""The steps that cure what their case proves; other cases leave the same open."""
