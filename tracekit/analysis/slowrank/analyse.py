@@ -18,7 +18,7 @@ from tracekit.analysis.slowrank.answers.network_parts import located
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.decision.decide import concluded
 from tracekit.analysis.slowrank.decision.gaps import widest_first
-from tracekit.analysis.slowrank.evidence import Evidence
+from tracekit.analysis.slowrank.evidence import Evidence, evidence_of
 from tracekit.analysis.slowrank.expected.nodes import with_hosts
 from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, least_ns, most_ns
 from tracekit.analysis.slowrank.hypotheses.candidates import beside_waits, likely_saved_ns
@@ -169,7 +169,7 @@ _RULES: Final = {
 def explanation_of(case: Case, answer: Answer) -> Explanation:
     """Return the working of `answer` about `case`; the same case and answer give the same table."""
     least = case.threshold_ns
-    evidence = Evidence(case)
+    evidence = evidence_of(case)
     found = [*_ranks(evidence, answer), *_others(evidence, answer)]
     found.sort(key=lambda c: (-c.high_ms, c.kind, c.ranks))
     gaps = tuple(EvidenceGap(g.what, ms(g.could_hide), g.to_decide) for g in widest_first(evidence))

@@ -209,6 +209,14 @@ class Evidence:
         """Whether too few other steps were recorded to call the one slow step an accident."""
         return self.once is not None and not others_prove_health(self.case, self.once)
 
+    @property
+    def once_of_several(self) -> bool:
+        """Whether the one slow step is one of several delays, of ranks in turn or of all ranks together."""
+        found = [several.over for several in (self.stalls, self.moving) if several is not None]
+        return self.once is not None and any(
+            (v[list(self.once.rows), self.once.column] > 0).all() for v in found
+        )
+
     @cached_property
     def unproven(self) -> list[tuple[LoneTransfers, Price]]:
         """The transfers without recorded peers that could hide the threshold, each with what it could."""
@@ -244,6 +252,12 @@ class Evidence:
     def is_accident(self, found: Undecided) -> bool:
         """Whether `found` names only the rank of `once`, which costs nothing in the other steps."""
         return self.once is not None and set(found.rows) <= set(self.once.rows)
+
+
+def evidence_of(case: Case) -> Evidence:
+    """Return the evidence of `case`, which keeps it: the decision, its challenges and the working read the same."""
+    found: Evidence = vars(case).setdefault("evidence", Evidence(case))
+    return found
 
 
 def _longest_takes_turns(case: Case) -> bool:

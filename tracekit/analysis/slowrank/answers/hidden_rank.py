@@ -15,12 +15,11 @@ import numpy as np
 
 from tracekit.analysis.slowrank.answers.open_answers import leave_one_step_open
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.evidence import evidence_of
 from tracekit.analysis.slowrank.expected.excess import typical
 from tracekit.analysis.slowrank.expected.same_kernels import same_kernels
 from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps
-from tracekit.analysis.slowrank.gaps.recurrence import OneStep, in_one_step, others_prove_health
 from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns
-from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_accident
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, imbalance, left_open, suspect_of
 from tracekit.analysis.slowrank.wording import of_step
@@ -74,10 +73,9 @@ def _levelled(case: Case) -> float:
 
 def _with_dearer_step(case: Case, answer: Answer) -> Answer:
     """`answer`, or an open one that names a rank with one long step that costs more and may recur."""
-    once = lone_accident(case) or in_one_step(case)
+    evidence = evidence_of(case)
+    once = evidence.lone_once or (evidence.once if evidence.once_in_doubt else None)
     if not answer.suspects or once is None or once.gain <= answer.gain:
-        return answer
-    if isinstance(once, OneStep) and others_prove_health(case, once):
         return answer
     open_ = leave_one_step_open(case, once)
     besides = f"{open_.reason}; another {ms(answer.gain):.1f} ms a step are lost elsewhere: {answer.reason}"

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_ns, more_data_price_ns
+from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_price, more_data_price_ns
 from tracekit.analysis.slowrank.hypotheses.dealt_work import rows_sampled, variation
 from tracekit.analysis.slowrank.hypotheses.host_bound import typical_host_saves_ns
 from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
@@ -40,7 +40,7 @@ def uneven_data(case: Case) -> float:
     if case.table is not None:
         dealt = uneven_batches_ns(case, case.table)
         return dealt if dealt >= case.threshold_ns else 0.0
-    dealt = dealt_ns(case)
+    dealt = dealt_price(case).low
     if dealt >= case.threshold_ns:
         return dealt
     gain = case.model.recorded_ns - case.model.levelled_ns(case.stages)

@@ -2,8 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
@@ -18,6 +16,7 @@ from tracekit.analysis.slowrank.hypotheses.dealt_work import (
     rows_sampled,
     variation,
 )
+from tracekit.analysis.slowrank.price import Price
 from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
 from tracekit.step_graph.replay import StepModel
 from tracekit.steps.step_kernels import StepKernels
@@ -25,56 +24,43 @@ from tracekit.thresholds.slowrank import CLEARLY_MORE, MINOR, USUAL_VARIATION
 from tracekit.units import F64
 
 
-@dataclass(frozen=True)
-class Dealt:
-    """Bounds of what the uneven distribution of work that follows the data costs, ns a step."""
-
-    low: float  # unmatched operations keep their recorded length
-    high: float  # unmatched waits may vanish; at most the time that data add to a rank's kernels
-
-
-def dealt_ns(case: Case) -> float:
+def dealt_price(case: Case) -> Price:
     """The price of unevenly distributed work that follows the data, ns a step; 0 where none follows the data.
 
     Only what ranks with the same data have in common is taken off the kernels, so that each keeps its deviation by
-    chance: in any job noise makes some rank the longest.
+    chance: in any job noise makes some rank the longest. At the low end unmatched operations keep their length; at the
+    high end unmatched waits vanish, up to the time that data add to a rank's kernels. The case keeps the answer.
     """
-    return dealt_bounds(case).low
-
-
-def dealt_bounds(case: Case) -> Dealt:
-    """The price of `dealt_ns` with its upper bound, which allows for unmatched waits."""
-    known = case.__dict__.get(_KNOWN)
-    if not isinstance(known, Dealt):
-        known = case.__dict__[_KNOWN] = _priced(case)
+    known: Price | None = vars(case).get("dealt_price")
+    if known is None:
+        known = vars(case)["dealt_price"] = _priced(case)
     return known
 
 
 Common = dict[tuple[int, int, int], F64]
 """By replica and shape: the relative deviations of kernels that its ranks have in common, steps × places."""
-_KNOWN: Final = "dealt_bounds"
-"""The key under which a case caches the answer, which several verdicts need."""
 
 
-def _priced(case: Case) -> Dealt:
+def _priced(case: Case) -> Price:
+    """`dealt_price`, found."""
     exposed = float(np.where(case.analysed, case.ops.exposed, 0).sum())
     little = exposed / case.steps.count / len(case.steps.ranks) < case.threshold_ns
     models = None if little else case.timelines
     if models is None:
-        return Dealt(0.0, 0.0)
+        return Price.exactly(0.0)
     model = models.likely
     read = read_kernels(case)
     found = followers(case, read) if read is not None else None
     if read is None or found is None:
-        return Dealt(0.0, 0.0)
+        return Price.exactly(0.0)
     if len(read.by_row) < len(case.steps.ranks):  # the other ranks would still be the longest
         levelled = max(model.recorded_ns - model.levelled_ns(case.stages), 0.0)
-        return Dealt(levelled, levelled)
+        return Price.exactly(levelled)
     common = {kind: _in_common(case, read, kind, by_step=found.by_step) for kind in found.share}
     factor = {row: _factors(case, read, found, common, row) for row in read.by_row}
     low = max(model.recorded_ns - model.rescaled_ns(_all_cuts(case, model, read, factor)), 0.0)
     most = model.recorded_ns - models.free.rescaled_ns(_all_cuts(case, models.free, read, factor))
-    return Dealt(low, max(low, min(most, _longest_taken_off(case, read, factor))))
+    return Price.between(low, low, min(most, _longest_taken_off(case, read, factor)))
 
 
 def _all_cuts(
