@@ -115,7 +115,7 @@ RULES: Final = (
         "hypotheses.suspect_work:_documents_show", "hypotheses.excess_parts:may_be_pace",
         "gaps.evidence_gaps:compared_little", "gaps.evidence_gaps:unread", "gaps.recurrence:_recurs_in_cut",
         "gaps.recurrence:others_prove_health",
-        "suspects:in_gaps", "suspects:_launches_slowly", "evidence:_longest_takes_turns",
+        "suspects:in_gaps", "suspects:_launches_slowly", "suspects:longest_takes_turns",
         "hypotheses.slow_link:_whole_boundaries", "expected.like_transfers:beyond_inferred_group",
         "expected.like_transfers:_loosely_joined", "answers.hidden_rank:dealt_to_experts",
         "answers.imbalance_answers:runs_more",

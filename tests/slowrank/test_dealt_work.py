@@ -7,7 +7,7 @@ from tests.slowrank.events import Timeline, write_run
 from tracekit.analysis.slowrank.analyse import _answered, analyse
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.decision.work_gaps import varied_ns
-from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_price
+from tracekit.analysis.slowrank.hypotheses.data_imbalance import dealt_price
 from tracekit.analysis.slowrank.price import Price
 from tracekit.findings import Coverage
 

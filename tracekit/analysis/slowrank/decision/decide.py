@@ -14,7 +14,7 @@ from tracekit.analysis.slowrank.answers.hidden_rank import with_hidden_rank, wit
 from tracekit.analysis.slowrank.case import Case, without_steps
 from tracekit.analysis.slowrank.decision import culprits, gaps, limits, no_culprit
 from tracekit.analysis.slowrank.evidence import Evidence, evidence_of
-from tracekit.analysis.slowrank.gaps.recurrence import step_in_words
+from tracekit.analysis.slowrank.gaps.recurrence import OneStep, step_in_words
 from tracekit.analysis.slowrank.suspects import Answer, left_open
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import with_typical_unseen
 from tracekit.findings import Quality
@@ -111,6 +111,12 @@ def _judged(case: Case) -> tuple[Case, Answer]:
     return case, answer
 
 
+def _is_one_of_several(e: Evidence, once: OneStep) -> bool:
+    """Whether the delay of `once` is one of several, of ranks in turn or of all ranks together."""
+    found = [several.over for several in (e.stalls, e.moving) if several is not None]
+    return any((over[list(once.rows), once.column] > 0).all() for over in found)
+
+
 def without_accident(case: Case, answer: Answer) -> tuple[Case, Answer]:
     """Return the case and answer without the one step in which a rank had an accident; unchanged where that stays open.
 
@@ -121,7 +127,7 @@ def without_accident(case: Case, answer: Answer) -> tuple[Case, Answer]:
     """
     decided, evidence = answer.verdict == "healthy" or answer.suspects, evidence_of(case)
     once = evidence.once if not decided and case.steps.cut is None and case.steps.labelled else None
-    if once is None or evidence.once_in_doubt or evidence.once_of_several:
+    if once is None or evidence.once_in_doubt or _is_one_of_several(evidence, once):
         return case, answer
     step = case.steps.numbers[once.column]
     detail = f"step {step} is left out: {step_in_words(case, once)}"

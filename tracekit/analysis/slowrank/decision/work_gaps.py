@@ -14,12 +14,12 @@ from tracekit.analysis.slowrank.evidence import Evidence, Gap
 from tracekit.analysis.slowrank.expected.equal_work import QuickRanks
 from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps, what_would_decide, why_open
 from tracekit.analysis.slowrank.hypotheses.candidates import bounded, typical_without, usual_of
-from tracekit.analysis.slowrank.hypotheses.data_imbalance import dispersion, unexplained_ns
-from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_price
+from tracekit.analysis.slowrank.hypotheses.data_imbalance import dealt_price, dispersion
 from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_ranks, varies_ns
 from tracekit.analysis.slowrank.suspects import up_to
 from tracekit.analysis.slowrank.wording import of_step, ranks_in_words
 from tracekit.step_graph.delays import exponential_odds
+from tracekit.step_graph.micro_batches import unexplained_ns
 from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
 from tracekit.step_graph.statistics import spread
 from tracekit.steps.medians import median_by_column
