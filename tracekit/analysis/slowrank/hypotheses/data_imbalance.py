@@ -197,9 +197,7 @@ Common = dict[tuple[int, int, int], F64]
 
 def _priced(case: Case) -> Price:
     """`dealt_price`, found."""
-    exposed = float(np.where(case.analysed, case.ops.exposed, 0).sum())
-    little = exposed / case.steps.count / len(case.steps.ranks) < case.threshold_ns
-    models = None if little else case.timelines
+    models = case.timelines if case.exposed_ns >= case.threshold_ns else None
     if models is None:
         return Price.exactly(0.0)
     model = models.likely
