@@ -117,7 +117,7 @@ RULES: Final = (
         "gaps.recurrence:others_prove_health",
         "suspects:in_gaps", "suspects:_launches_slowly", "suspects:longest_takes_turns",
         "hypotheses.slow_link:_whole_boundaries", "expected.like_transfers:beyond_inferred_group",
-        "expected.like_transfers:_loosely_joined", "answers.hidden_rank:dealt_to_experts",
+        "answers.hidden_rank:dealt_to_experts",
         "answers.imbalance_answers:runs_more",
     )),
     Rule("suspects:stands", nothing=True),
