@@ -166,11 +166,10 @@ def _alone(
 
 
 def _of_one_part(
-    run: Measured, met: Circumstances, compute: tuple[Excess, Mask], idle: tuple[Excess, Mask] | None = None
+    run: Measured, met: Circumstances, compute: tuple[Excess, Mask], idle: tuple[Excess, Mask]
 ) -> Circumstances:
     """`met` with the rest of own time as chance on ranks that compute, or time without it, alone shows to be slow."""
-    computing, by_compute = compute
-    idling, by_idle = idle or (computing, np.zeros_like(by_compute))
+    (computing, by_compute), (idling, by_idle) = compute, idle
     by_idle = by_idle & ~by_compute
     if not (by_compute | by_idle).any():
         return met
