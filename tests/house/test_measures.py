@@ -14,11 +14,11 @@ WORST = {
     "own thresholds": 31,
     "one importer": 0.26,
     "chain": 22,
-    "reached": 163,
+    "reached": 162,
     "answers": 1,
     "answer functions": 0,
     "functions that answer": 68,
-    "lines": 11438,
+    "lines": 11239,
 }
 """The values today, as `make measures` prints them with the goal of each.
 
