@@ -243,7 +243,7 @@ _ENTRIES = (
             Sign(
                 Order.VERDICT,
                 "kernels vary together on all ranks that work on the same data",
-                "analysis.slowrank.hypotheses.dealt_price:dealt_ns",
+                "analysis.slowrank.hypotheses.data_imbalance:dealt_price",
             ),
             Sign(
                 Order.VERDICT,

@@ -14,11 +14,11 @@ WORST = {
     "own thresholds": 31,
     "one importer": 0.26,
     "chain": 22,
-    "reached": 164,
+    "reached": 163,
     "answers": 1,
     "answer functions": 0,
     "functions that answer": 69,
-    "lines": 11566,
+    "lines": 11372,
 }
 """The values today, as `make measures` prints them with the goal of each.
 

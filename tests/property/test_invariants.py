@@ -5,9 +5,8 @@ import pytest
 
 from tests.marks import quick_first, quick_nth
 from tests.slowrank.jobs import grid, job
-from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.analyse import analyse, explanation_of
 from tracekit.analysis.slowrank.decision.decide import concluded
-from tracekit.analysis.slowrank.explanation import explanation_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, most_ns
 from tracekit.analysis.slowrank.hypotheses.candidates import cured_ns
 from tracekit.analysis.slowrank.opened import opened

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.slowrank.jobs import TRANSFER_US, grid, job, prepared
+from tracekit.analysis.slowrank.analyse import explanation_of
 from tracekit.analysis.slowrank.decision.decide import decide
-from tracekit.analysis.slowrank.explanation import explanation_of
 from tracekit.analysis.slowrank.hypotheses.link_cure import carried_ns
 from tracekit.analysis.slowrank.hypotheses.slow_link import slow_link
 from tracekit.units import NS_PER_MS, NS_PER_US

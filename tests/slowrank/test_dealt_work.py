@@ -7,7 +7,8 @@ from tests.slowrank.events import Timeline, write_run
 from tracekit.analysis.slowrank.analyse import _answered, analyse
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.decision.work_gaps import varied_ns
-from tracekit.analysis.slowrank.hypotheses.dealt_price import Dealt, dealt_bounds
+from tracekit.analysis.slowrank.hypotheses.data_imbalance import dealt_price
+from tracekit.analysis.slowrank.price import Price
 from tracekit.findings import Coverage
 
 TENSOR, REPLICAS, STEPS, BATCHES = 2, 4, 4, 4
@@ -126,8 +127,8 @@ def test_one_long_part_varies_by_accident(tmp_path):
 @pytest.mark.parametrize(("matched", "verdict"), [(0.5, "inconclusive"), (1.0, "healthy")])
 def test_uneven_data_unmatched_are_no_health(tmp_path, monkeypatch, matched, verdict):
     """Waits that were not matched may be for uneven data: a tenth of a step between the two prices."""
-    bounds = Dealt(0.0, 1e6)
-    monkeypatch.setattr("tracekit.analysis.slowrank.decision.work_gaps.dealt_bounds", lambda _case: bounds)
+    bounds = Price.up_to(1e6)
+    monkeypatch.setattr("tracekit.analysis.slowrank.decision.work_gaps.dealt_price", lambda _case: bounds)
     monkeypatch.setattr(Case, "coverage", Coverage(matched, {}))
     finding = analyse(trained(tmp_path, lambda *_: 1.0, 0.01))
     assert finding.verdict == verdict
@@ -136,5 +137,5 @@ def test_uneven_data_unmatched_are_no_health(tmp_path, monkeypatch, matched, ver
 
 def test_most_that_data_cost_bounds_the_price(tmp_path):
     case = _answered(trained(tmp_path, documents()), None, None, None, None)[0]
-    found = dealt_bounds(case)
+    found = dealt_price(case)
     assert 0.02 * case.step_ns < found.low <= found.high < 0.3 * case.step_ns

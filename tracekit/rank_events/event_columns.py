@@ -1,6 +1,7 @@
 """Columns of an event table as numpy arrays and lists."""
 
 import re
+import weakref
 from collections.abc import Callable
 from typing import Final
 
@@ -37,7 +38,7 @@ def present(events: pa.Table, column: str) -> Mask:
 
 def matches(events: pa.Table, column: str, of: Callable[[str | None], object]) -> Values:
     """Return `of(value)` for each row of a column; `of` is called once for each distinct value, and with None."""
-    texts, places = encoded(events.column(column))
+    texts, places = _words(events, column)
     table = np.empty(len(texts), np.object_)
     for place, value in enumerate(texts):
         table[place] = of(value)
@@ -47,13 +48,13 @@ def matches(events: pa.Table, column: str, of: Callable[[str | None], object]) -
 
 def categories(events: pa.Table) -> Column:
     """Return the category of each row; None for missing ones."""
-    texts, places = encoded(events.column("cat"))
+    texts, places = _words(events, "cat")
     return Column(texts, places.astype(np.int32))
 
 
 def holds(events: pa.Table, column: str, of: Callable[[str | None], object]) -> Mask:
     """Whether `of(value)` is true for each row of a column; `of` is called once for each distinct value, and None."""
-    texts, places = encoded(events.column(column))
+    texts, places = _words(events, column)
     result: Mask = np.array([bool(of(value)) for value in texts], bool)[places]
     return result
 
@@ -66,6 +67,21 @@ def filled(events: pa.Table, column: str, of: Callable[[str | None], object]) ->
 def truth(events: pa.Table, column: str, pattern: re.Pattern[str]) -> Mask:
     """Whether each row of a dictionary column matches `pattern`."""
     return holds(events, column, lambda text: text and pattern.search(text))
+
+
+_Words = tuple[list[str | None], I64]
+_last: list[tuple[weakref.ref[pa.Table], dict[str, _Words]]] = []
+
+
+def _words(events: pa.Table, column: str) -> _Words:
+    """`encoded` of a column, kept for the table asked last: each rank's names are asked for twenty times in a row."""
+    kept = _last[-1] if _last else None
+    if kept is None or kept[0]() is not events:
+        kept = weakref.ref(events), {}
+        _last[:] = [kept]
+    if column not in kept[1]:
+        kept[1][column] = encoded(events.column(column))
+    return kept[1][column]
 
 
 def encoded(column: pa.ChunkedArray) -> tuple[list[str | None], I64]:

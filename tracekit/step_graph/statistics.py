@@ -66,10 +66,10 @@ def spread_of_others(levels: Sequence[float]) -> tuple[list[float], list[float]]
     return peers[:, 0].tolist(), (MAD_TO_SIGMA * between[:, 0]).tolist()
 
 
-def level_of(levels: Sequence[float]) -> tuple[float, float]:
+def level_of(levels: Sequence[float] | F64) -> tuple[float, float]:
     """Return (the median of one or more levels, their robust standard deviation about it)."""
     middle = float(np.median(levels))
-    return middle, MAD_TO_SIGMA * float(np.median(np.abs(np.array(levels) - middle)))
+    return middle, MAD_TO_SIGMA * float(np.median(np.abs(np.asarray(levels) - middle)))
 
 
 def spread(values: F64) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tracekit.intervals import Intervals, inside_each, intersect, subtract, union
+from tracekit.intervals import Intervals, inside_each, subtract, union
 from tracekit.matching.match import Operations
 from tracekit.rank_events.coded_words import Column
 from tracekit.rank_events.compute import COMM_KERNEL, DEVICE_WORK, NOT_COMPUTE, communicates
@@ -32,7 +32,6 @@ COLLECTOR = re.compile(r"^(python )?gc\b|garbage|^<built-in function collect>$",
 
 ALLOCATOR = re.compile(r"^(cuda|hip)(Malloc|Free|HostAlloc|MallocAsync|FreeAsync)", re.IGNORECASE)
 """Calls that allocate or free memory of the device, which wait for it."""
-_STALLS: Final = {"loader": LOADER, "collector": COLLECTOR, "allocator": ALLOCATOR}
 ATTENTION = re.compile(r"attention|attn|sdpa|flash|fmha|softmax", re.IGNORECASE)
 MATMUL = re.compile(
     rf"^(?!.*(?:{ATTENTION.pattern})).*(?:gemm|cutlass|cublas|nvjet|::mm\b|addmm|bmm|matmul|linear|xmma|wgmma)",
@@ -100,9 +99,6 @@ class Features:
     operators: Mapping[str, Operators] = field(default_factory=dict)  # of the host by name, over all steps
     work: Mapping[str, Work] = field(default_factory=dict)  # by name, without communication
     peer_copies: float = 0.0  # between devices
-    stalls_by_step: Mapping[str, tuple[float, ...]] = field(
-        default_factory=dict
-    )  # loader, collector, allocator
 
 
 def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Features | None:
@@ -142,7 +138,6 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
         n, operator_times(events, cat == "cpu_op", each, _NEVER if source.on_gpu else exposed),
         _work(events, computing & ~_talks(events, cat, on_gpu=source.on_gpu), windows, n),
         spent(PEER_COPIES, computing),
-        {part: inside_each(intersect(named(p, host), still), each) for part, p in _STALLS.items()},
     )  # fmt: skip
 
 

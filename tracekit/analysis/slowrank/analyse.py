@@ -1,11 +1,13 @@
-"""Which rank makes the job slow: from an ingested run to a finding.
+"""Which rank makes the job slow: from an ingested run to a finding, with its working.
 
 `opened` reads a `case`, which holds the measurements and the step model, `expected` the excess of each rank over
 comparable ranks. `hypotheses` price explanations by replaying the model, `decision` chooses one or leaves the answer
 open, and `suspects` gives its path DP → PP → CP → TP.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -15,8 +17,12 @@ from tracekit.analysis.slowrank.answers.harmless import role_in_words
 from tracekit.analysis.slowrank.answers.network_parts import located
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.decision.decide import concluded
+from tracekit.analysis.slowrank.decision.gaps import widest_first
+from tracekit.analysis.slowrank.evidence import Evidence, evidence_of
 from tracekit.analysis.slowrank.expected.nodes import with_hosts
-from tracekit.analysis.slowrank.explanation import explanation_of
+from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, least_ns, most_ns
+from tracekit.analysis.slowrank.hypotheses.candidates import beside_waits, likely_saved_ns
+from tracekit.analysis.slowrank.hypotheses.uneven_work import uneven_work
 from tracekit.analysis.slowrank.mechanisms import refined, unlike_recordings
 from tracekit.analysis.slowrank.opened import (
     Order,
@@ -30,18 +36,22 @@ from tracekit.analysis.slowrank.opened import (
     stepped,
 )
 from tracekit.analysis.slowrank.picture import picture_of
-from tracekit.analysis.slowrank.suspects import Answer
-from tracekit.analysis.slowrank.wording import Remedy
+from tracekit.analysis.slowrank.price import Price
+from tracekit.analysis.slowrank.suspects import Answer, rows_named
+from tracekit.analysis.slowrank.wording import Remedy, ranks_in_words
+from tracekit.causes import NETWORK
 from tracekit.errors import InputError, MeshUnknownError
 from tracekit.findings import Quality, SlowRankFinding, StepsFinding, WhatIf
 from tracekit.findings.picture import SlowRankPicture
+from tracekit.findings.slowrank import Considered, EvidenceGap, Explanation, Outcome
 from tracekit.inference.mesh.mesh_choice import MeshChoice, without_mesh
 from tracekit.mesh.hardware import Hardware
 from tracekit.placement import HostList, HostsFile
 from tracekit.steps.recorded_windows import last_windows
 from tracekit.store import Run
-from tracekit.thresholds.slowrank import LITTLE_SHARE
-from tracekit.units import NS_PER_US, ms
+from tracekit.thresholds.report import RANKS_SHOWN
+from tracekit.thresholds.slowrank import LITTLE_SHARE, MIN_LOST_SHARE
+from tracekit.units import NS_PER_MS, NS_PER_US, ms
 
 
 def analyse(
@@ -142,3 +152,148 @@ def _finding(case: Case, choice: MeshChoice, answer: Answer, *, explain: bool) -
         case.table is not None or any(o.on_gpu for o in case.ops.per_rank.values()), answer.cures,
         answer.network_parts, expert_waits(case, answer),
     )  # fmt: skip
+
+
+# The working of an answer: hypotheses with their intervals, gaps with what they could hide, the rule that decided. The
+# functions of the decision measure everything, so that the table and the verdict cannot differ.
+
+
+_RULES: Final = {
+    "slow_rank": "the most expensive significant hypothesis is named if its lowest price reaches the threshold",
+    "slow_link": "the most expensive significant hypothesis is named if its lowest price reaches the threshold",
+    "imbalance": "a stage, the data or moving stalls cost more than any single rank, and no rank is slow by itself",
+    "healthy": "no significant hypothesis costs as much as the threshold",
+    "inconclusive": "a hypothesis or a gap may cost as much as the threshold, and its lowest price does not prove it",
+}
+
+
+def explanation_of(case: Case, answer: Answer) -> Explanation:
+    """Return the working of `answer` about `case`; the same case and answer give the same table."""
+    least = case.threshold_ns
+    evidence = evidence_of(case)
+    found = [*_ranks(evidence, answer), *_others(evidence, answer)]
+    found.sort(key=lambda c: (-c.high_ms, c.kind, c.ranks))
+    gaps = tuple(EvidenceGap(g.what, ms(g.could_hide), g.to_decide) for g in widest_first(evidence))
+    decided = ", then ".join(rule.replace("_", " ") for rule in answer.rules)
+    rule = (
+        f"{_RULES[answer.verdict]} ({MIN_LOST_SHARE:.0%} of the step, {ms(least):.2f} ms); decided by the rule "
+        f'"{decided}": {answer.reason}'
+    )
+    return Explanation(tuple(found), gaps, ms(least), rule)
+
+
+def _ranks(measured: Evidence, answer: Answer) -> Iterator[Considered]:
+    """The ranks with the largest excess or named in the answer, each alone, and the ranks that are slow together."""
+    case, limit = measured.case, measured.case.found.limit
+    excess = np.nan_to_num(case.found.mean, nan=-np.inf)
+    longest = [int(r) for r in np.argsort(-excess, kind="stable") if excess[r] > 0][:RANKS_SHOWN]
+    for row in dict.fromkeys(
+        [*longest, *(row for row in rows_named(case, answer)[:RANKS_SHOWN] if excess[row] > 0)]
+    ):
+        rank, z = case.steps.ranks[row], float(np.nan_to_num(case.found.z[row]))
+        price, subject = _priced(answer, rank), f"rank {rank} works longer than its peers"
+        price = price or _measured(case, row)
+        found = _considered(case, answer, "rank", subject, (rank,), price, z=z, limit=limit)
+        yield replace(found, longer_ms=ms(float(excess[row])))
+    together = measured.slow
+    if together is not None and len(together.rows) > 1:
+        rows, ranks = np.array(together.rows), tuple(case.ranks_of(together.rows))
+        each = [one for rank in ranks if (one := _priced(answer, rank)) is not None]
+        best = answer.gain if set(ranks) == {s.rank for s in answer.suspects} else together.gain
+        most = max([most_ns(case, rows), *(one.high for one in each)])  # a set costs what a member does
+        price = Price.between(least_ns(case, rows), best, most)
+        subject = f"{ranks_in_words(ranks)} work longer than their peers"
+        yield _considered(case, answer, "ranks", subject, ranks, price, z=max(together.z), limit=limit)
+
+
+def _priced(answer: Answer, rank: int) -> Price | None:
+    """The price of the work of `rank` in the answer; None where it has none."""
+    ranks = answer.suspects if answer.verdict == "slow_rank" else answer.candidates
+    found = next((s for s in ranks if s.rank == rank and s.cause != NETWORK), None)
+    if found is None or found.lost_ms_low is None or found.lost_ms_high is None:
+        return None
+    return Price(*(v * NS_PER_MS for v in (found.lost_ms_low, found.lost_ms_per_step, found.lost_ms_high)))
+
+
+def _measured(case: Case, row: int) -> Price:
+    """The price of the rank in `row` alone."""
+    rows = np.array([row])
+    (bounds,) = bounds_of(case, rows).prices
+    _, likely = beside_waits(case, rows, likely_saved_ns(case, rows))
+    return Price(min(bounds.low, likely), likely, max(bounds.high, likely))
+
+
+def _others(measured: Evidence, answer: Answer) -> Iterator[Considered]:
+    """The hypotheses beside single ranks: a stage, a link, stalls in turn, uneven data, ranks without a trace."""
+    case, stage, link, unseen = measured.case, measured.stage, measured.link, measured.unseen
+    if stage is not None:
+        ranks = tuple(case.ranks_of(stage.rows))
+        subject = f"the stage of {ranks_in_words(ranks)} {'is idle' if stage.idle else 'works'} longer"
+        named = answer.blames_stage
+        yield _considered(case, answer, "stage", subject, ranks, stage.price, z=stage.z, named=named)
+    if (lone := measured.lone) is not None:
+        price = Price.exactly(lone.gain).widened(case.residual_ns)
+        subject = f"rank {case.steps.ranks[lone.row]} is slow compared with ranks of other stages: {lone.comparison}"
+        yield _considered(case, answer, "rank", subject, (case.steps.ranks[lone.row],), price, z=lone.z)
+    if link is not None:
+        subject = (
+            f"transfers at {ranks_in_words(link.ranks)} take {link.ratio:.1f} times as long as their peers'"
+        )
+        named = answer.verdict == "slow_link"
+        yield _considered(case, answer, "link", subject, link.ranks, link.price, z=link.z, named=named)
+    for kind, found in (("stalls in turn", measured.stalls), ("slow in turn", measured.moving)):
+        if found is not None:
+            ranks = tuple(case.ranks_of(found.rows))
+            subject = f"{ranks_in_words(ranks)} work longer in turn"
+            if found is measured.stalls:
+                subject = (
+                    f"hosts of {ranks_in_words(ranks)} stall {'at once' if found.together else 'in turn'}"
+                )
+            price = Price.exactly(found.gain).widened(case.residual_ns)
+            named = answer.verdict == "imbalance" and answer.gain == found.gain
+            yield _considered(case, answer, kind, subject, ranks, price, named=named)
+    yield from _uneven(measured, answer)
+    high = max(unseen.known, unseen.undecided)
+    if high > 0:
+        subject = f"the ranks read wait for {ranks_in_words(unseen.ranks)}, and there is no trace of these"
+        price = Price(unseen.known, unseen.known, high)
+        yield _considered(case, answer, "ranks without a trace", subject, unseen.ranks, price, named=False)
+
+
+def _uneven(measured: Evidence, answer: Answer) -> Iterator[Considered]:
+    """Work that follows the data, and ranks with more work than others of their stage in every step."""
+    case, data, always = measured.case, max(measured.data, measured.tokens), bool(answer.suspects)
+    if data > 0:
+        subject, price = "work follows the data, and the longest rank changes", Price.exactly(data)
+        named = answer.blames_data and not always
+        yield _considered(case, answer, "uneven data", subject, (), price, named=named)
+    if (more := uneven_work(case)) is not None:
+        ranks = tuple(case.ranks_of(more.rows))
+        subject, named = (
+            f"{ranks_in_words(ranks)} have more work than others of their stage",
+            answer.blames_data,
+        )
+        yield _considered(
+            case, answer, "more work", subject, ranks, more.price, z=more.z, named=named and always
+        )
+
+
+def _considered(
+    case: Case, answer: Answer, kind: str, subject: str, ranks: tuple[int, ...], price: Price, *,
+    z: float | None = None, limit: float | None = None, named: bool | None = None,
+) -> Considered:  # fmt: skip
+    """A hypothesis with its outcome; named: whether the answer is it, by default whether it blames `ranks`."""
+    if named is None:
+        named = answer.verdict == "slow_rank" and set(ranks) <= {s.rank for s in answer.suspects}
+    least = case.threshold_ns
+    outcome: Outcome = "not proven" if price.low < least else "not first"
+    if named:
+        outcome = "named"
+    elif ranks and set(ranks) <= {s.rank for s in answer.candidates}:
+        outcome = "candidate"
+    elif price.high < least:
+        outcome = "below the threshold"
+    elif z is not None and limit is not None and z <= limit:
+        outcome = "not significant"
+    price_ms = ms(price.low), ms(price.best), ms(price.high)
+    return Considered(kind, subject, ranks, None, z, limit, *price_ms, outcome)

@@ -83,6 +83,12 @@ class Case(Measured):
         """What replays of this case found to be the usual work of suspected rows (`candidates.usual_of`)."""
         return {}
 
+    @property
+    def exposed_ns(self) -> float:
+        """The mean exposed communication of a rank, ns a step."""
+        exposed = float(np.where(self.analysed, self.ops.exposed, 0).sum())
+        return exposed / self.steps.count / len(self.steps.ranks)
+
     def significant(self, least: float) -> I64:
         """The rows with a significant excess over their peers of more than `least`, ns a step."""
         return np.flatnonzero(self.found.significant(least))

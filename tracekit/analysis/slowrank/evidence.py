@@ -36,7 +36,7 @@ from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage, long_sta
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, moving_stalls, moving_work
 from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink, slow_link
 from tracekit.analysis.slowrank.price import Price, link_doubt_ns, rank_doubt_ns, stage_doubt_ns
-from tracekit.analysis.slowrank.suspects import explain_rank
+from tracekit.analysis.slowrank.suspects import longest_takes_turns
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import waited_for_unseen
 from tracekit.causes import CAUSES
@@ -239,17 +239,17 @@ class Evidence:
     def data(self) -> float:
         """What unevenly distributed data costs; nothing where the longest rank only waits for its turn on its core."""
         cost = uneven_data(self.case)
-        return 0.0 if cost and _longest_takes_turns(self.case) else cost
+        return 0.0 if cost and longest_takes_turns(self.case) else cost
 
     def is_accident(self, found: Undecided) -> bool:
         """Whether `found` names only the rank of `once`, which costs nothing in the other steps."""
         return self.once is not None and set(found.rows) <= set(self.once.rows)
 
 
-def _longest_takes_turns(case: Case) -> bool:
-    """Whether the rank with the largest lasting excess over its peers waits for its turn on its core."""
-    row = int(np.argmax(np.nan_to_num(case.found.mean)))
-    return CAUSES[explain_rank(case, row, (row,)).cause].takes_turns
+def evidence_of(case: Case) -> Evidence:
+    """Return the evidence of `case`, which keeps it: the decision, its challenges and the working read the same."""
+    found: Evidence = vars(case).setdefault("evidence", Evidence(case))
+    return found
 
 
 @dataclass(frozen=True)

@@ -230,6 +230,12 @@ def in_gaps(case: Case, rows: tuple[int, ...]) -> bool:
     return case.on_gpu(rows[0]) and CAUSES[cause].quantity == "gap"
 
 
+def longest_takes_turns(case: Case) -> bool:
+    """Return whether the rank with the largest lasting excess over its peers waits for its turn on its core."""
+    row = int(np.argmax(np.nan_to_num(case.found.mean)))
+    return CAUSES[explain_rank(case, row, (row,)).cause].takes_turns
+
+
 def stands(case: Case, suspect: Suspect, suspects: Sequence[Suspect]) -> bool:
     """Whether the suspect's evidence agrees, and a host blamed for slow launches is slower than unsuspected hosts.
 

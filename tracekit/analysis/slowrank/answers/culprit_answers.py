@@ -60,7 +60,7 @@ from tracekit.findings import Evidence, Suspect
 from tracekit.step_graph.statistics import NORMAL_95
 from tracekit.steps.medians import median_by_column
 from tracekit.thresholds.slowrank import COVERAGE_WHOLE, LITTLE_SHARE
-from tracekit.units import I64, ms
+from tracekit.units import I64, Mask, ms
 
 
 def blame_ranks(case: Case, found: Hypothesis) -> Answer:
@@ -97,8 +97,9 @@ def _blame_proven(case: Case, found: Hypothesis) -> Answer:
         suspect_of(case, row, lost, z, *explain_rank(case, row, found.rows))
         for row, lost, z in zip(found.rows, _prices(case, found), found.z, strict=True)
     ]
-    if not all(_proves(case, s, suspects) for s in suspects):
-        return _without_disagreeing(case, suspects, found)
+    proven = np.array([stands(case, s, suspects) and not may_be_pace(case, s, suspects) for s in suspects])
+    if not proven.all():
+        return _without_disagreeing(case, suspects, found, proven)
     suspects, found = _with_transfers(case, suspects, found)
     did = "worked longer" if len(case.steps.numbers) > 1 else "came later"
     reason = (
@@ -114,17 +115,11 @@ def _blame_proven(case: Case, found: Hypothesis) -> Answer:
     return blame_peer_copies(case, answer) if answer.cause == NETWORK else answer
 
 
-def _proves(case: Case, suspect: Suspect, suspects: list[Suspect]) -> bool:
-    """Whether the suspect's evidence agrees with its price, and shows more than the usual pace of a host."""
-    return stands(case, suspect, suspects) and not may_be_pace(case, suspect, suspects)
-
-
-def _without_disagreeing(case: Case, suspects: list[Suspect], found: Hypothesis) -> Answer:
-    """The answer about the suspects with agreeing evidence; open where they cost little, or less than the others do.
+def _without_disagreeing(case: Case, suspects: list[Suspect], found: Hypothesis, proven: Mask) -> Answer:
+    """The answer about the suspects that are `proven`; open where they cost little, or less than the others do.
 
     A cheaper rank is not blamed while a dearer one is in doubt.
     """
-    proven = np.array([_proves(case, s, suspects) for s in suspects], bool)
     rows = np.array(found.rows)
     sides = rows[proven], rows[~proven]
     rest, dearer = (those_that_cost(case, side) if len(side) else None for side in sides)

@@ -15,17 +15,16 @@ import numpy as np
 
 from tracekit.analysis.slowrank.answers.open_answers import leave_one_step_open
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.evidence import evidence_of
 from tracekit.analysis.slowrank.expected.excess import typical
+from tracekit.analysis.slowrank.expected.same_kernels import same_kernels
 from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps
-from tracekit.analysis.slowrank.gaps.recurrence import OneStep, in_one_step, others_prove_health
 from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns
-from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_accident
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, imbalance, left_open, suspect_of
 from tracekit.analysis.slowrank.wording import of_step
 from tracekit.causes import GPU_COMPUTE
 from tracekit.steps.medians import of_rows
-from tracekit.steps.step_kernels import StepKernels, by_step
 from tracekit.thresholds.slowrank import (
     FAR_MORE,
     MINOR,
@@ -74,10 +73,9 @@ def _levelled(case: Case) -> float:
 
 def _with_dearer_step(case: Case, answer: Answer) -> Answer:
     """`answer`, or an open one that names a rank with one long step that costs more and may recur."""
-    once = lone_accident(case) or in_one_step(case)
+    evidence = evidence_of(case)
+    once = evidence.lone_once or (evidence.once if evidence.once_in_doubt else None)
     if not answer.suspects or once is None or once.gain <= answer.gain:
-        return answer
-    if isinstance(once, OneStep) and others_prove_health(case, once):
         return answer
     open_ = leave_one_step_open(case, once)
     besides = f"{open_.reason}; another {ms(answer.gain):.1f} ms a step are lost elsewhere: {answer.reason}"
@@ -175,12 +173,13 @@ def _longer(case: Case, rows: I64) -> tuple[int, float] | None:
 
 def _steady_excess(case: Case, rows: I64) -> F64 | None:
     """The relative excess of the steady kernels, rows × steps; None where too few kernels are steady."""
-    if not np.isfinite(case.steps.own[rows]).all() or len(case.steps.numbers) < 2:
+    mine, many = rows.tolist(), len(case.steps.numbers)
+    if not np.isfinite(case.steps.own[rows]).all() or many < 2 or not all(map(case.on_gpu, mine)):
         return None
-    if not all(case.on_gpu(r) for r in rows.tolist()):
+    same = same_kernels([case.kernels(row) for row in mine], mine, many)
+    if not same:
         return None
-    kernels = [case.kernels(r) for r in rows.tolist()]
-    took = _places(kernels, len(case.steps.numbers))
+    took = np.concatenate([kernels.lasted for kernels in same.values()], axis=2)
     usual = np.median(took, axis=0)
     varied = np.median(np.abs(took / np.maximum(usual, 1.0) - 1.0), axis=0).max(axis=0, initial=0.0)
     steady = varied < USUAL_VARIATION
@@ -188,14 +187,3 @@ def _steady_excess(case: Case, rows: I64) -> F64 | None:
         return None
     lasted = took[:, :, steady].sum(axis=2)
     return np.asarray(lasted / np.maximum(usual[:, steady].sum(axis=1), 1.0) - 1.0, np.float64)
-
-
-def _places(kernels: list[StepKernels], steps: int) -> F64:
-    """The duration of each kernel, ranks × steps × places: the k-th of each name that all ranks run equally often."""
-    found = [np.zeros((len(kernels), steps, 0))]
-    for name in sorted(set(kernels[0].name.tolist())):
-        lasted = [by_step(k, name) for k in kernels]
-        whole = all(len(one) == steps for one in lasted)
-        if whole and len({len(v) for one in lasted for v in one.values()}) == 1:
-            found.append(np.array([[one[c][:, 0] for c in sorted(one)] for one in lasted]))
-    return np.concatenate(found, axis=2)

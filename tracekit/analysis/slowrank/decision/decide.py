@@ -13,14 +13,8 @@ from tracekit.analysis.slowrank.answers import harmless, slow_launch
 from tracekit.analysis.slowrank.answers.hidden_rank import with_hidden_rank, with_most_of_it
 from tracekit.analysis.slowrank.case import Case, without_steps
 from tracekit.analysis.slowrank.decision import culprits, gaps, limits, no_culprit
-from tracekit.analysis.slowrank.evidence import Evidence
-from tracekit.analysis.slowrank.gaps.recurrence import (
-    OneStep,
-    in_one_step,
-    others_prove_health,
-    step_in_words,
-)
-from tracekit.analysis.slowrank.hypotheses.moving_stalls import moving_stalls, moving_work
+from tracekit.analysis.slowrank.evidence import Evidence, evidence_of
+from tracekit.analysis.slowrank.gaps.recurrence import OneStep, step_in_words
 from tracekit.analysis.slowrank.suspects import Answer, left_open
 from tracekit.analysis.slowrank.unrecorded.unseen_replay import with_typical_unseen
 from tracekit.findings import Quality
@@ -85,7 +79,7 @@ def _challenged(case: Case) -> tuple[Case, Answer]:
 
 def decide(case: Case) -> Answer:
     """Return the answer of the first rule that applies to `case`; its `rules` name that rule, or its gap."""
-    return first_of(Evidence(case))
+    return first_of(evidence_of(case))
 
 
 def first_of(evidence: Evidence) -> Answer:
@@ -118,6 +112,12 @@ def _judged(case: Case) -> tuple[Case, Answer]:
     return case, answer
 
 
+def _is_one_of_several(e: Evidence, once: OneStep) -> bool:
+    """Whether the delay of `once` is one of several, of ranks in turn or of all ranks together."""
+    found = [several.over for several in (e.stalls, e.moving) if several is not None]
+    return any((over[list(once.rows), once.column] > 0).all() for over in found)
+
+
 def without_accident(case: Case, answer: Answer) -> tuple[Case, Answer]:
     """Return the case and answer without the one step in which a rank had an accident; unchanged where that stays open.
 
@@ -126,9 +126,9 @@ def without_accident(case: Case, answer: Answer) -> tuple[Case, Answer]:
     Each rule sees the accident by its own measure, as uneven work, a late launch, or a slow link. The other steps show
     whether anything else is wrong.
     """
-    decided = answer.verdict == "healthy" or answer.suspects
-    once = in_one_step(case) if not decided and case.steps.cut is None and case.steps.labelled else None
-    if once is None or not others_prove_health(case, once) or is_one_of_several(case, once):
+    decided, evidence = answer.verdict == "healthy" or answer.suspects, evidence_of(case)
+    once = evidence.once if not decided and case.steps.cut is None and case.steps.labelled else None
+    if once is None or evidence.once_in_doubt or _is_one_of_several(evidence, once):
         return case, answer
     step = case.steps.numbers[once.column]
     detail = f"step {step} is left out: {step_in_words(case, once)}"
@@ -137,9 +137,3 @@ def without_accident(case: Case, answer: Answer) -> tuple[Case, Answer]:
     if again.verdict == "healthy":
         return case, replace(again, reason=harmless.accident(case, once), rules=rules)
     return (case, answer) if again.verdict == "inconclusive" else (rest, replace(again, rules=rules))
-
-
-def is_one_of_several(case: Case, once: OneStep) -> bool:
-    """Return whether the delay of `once` is one of several, of ranks in turn or of all ranks together."""
-    found = [several for several in (moving_stalls(case), moving_work(case)) if several is not None]
-    return any((several.over[list(once.rows), once.column] > 0).all() for several in found)

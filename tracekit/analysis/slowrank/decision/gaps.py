@@ -138,14 +138,9 @@ def communication_is_unmatched(e: Evidence) -> Iterator[Gap]:
     case, matched = e.case, e.case.coverage.matched
     if matched is None or matched == 1:
         return
-    hidden = case.model.recorded_ns - case.free_model.recorded_ns  # waits as short as their transfers
     decides = unread(case) and not len(case.significant(case.threshold_ns))
-    if decides:
-        hidden = (
-            float(np.where(case.analysed, case.ops.exposed, 0).sum())
-            / case.steps.count
-            / len(case.steps.ranks)
-        )
+    shorter = case.model.recorded_ns - case.free_model.recorded_ns  # waits as short as their transfers
+    hidden = case.exposed_ns if decides else shorter
     what = f"{1 - matched:.2%} of the exposed communication is not matched on all members: waits or transfers"
     yield Gap(what, max(hidden, 0.0), what_would_decide(case), decides=decides)
 

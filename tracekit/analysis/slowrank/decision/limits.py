@@ -14,7 +14,8 @@ import numpy as np
 
 from tracekit.analysis.slowrank.answers.open_answers import leave_rank_open
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.gaps.evidence_gaps import undecided, what_would_decide, why_open
+from tracekit.analysis.slowrank.evidence import evidence_of
+from tracekit.analysis.slowrank.gaps.evidence_gaps import what_would_decide, why_open
 from tracekit.analysis.slowrank.suspects import Answer, left_open, up_to
 from tracekit.analysis.slowrank.wording import of_step, ranks_in_words
 from tracekit.inference.groups.other_recordings import is_placed
@@ -76,7 +77,7 @@ def mesh_is_unknown(case: Case, answer: Answer) -> Answer:
     if not rows or len(case.ops.ranks) < 2:  # `one_rank_alone` has answered already
         return answer
     reason, _, remedy = rows[0].rpartition("; ")
-    open_ = None if answer.suspects else undecided(case)
+    open_ = None if answer.suspects else evidence_of(case).undecided
     answer = leave_rank_open(case, open_) if open_ is not None else answer
     found = answer.suspects or answer.candidates
     detail = answer.reason if found else "no rank differs clearly from all others"

@@ -42,7 +42,7 @@ from tracekit.analysis.slowrank.price import NOT_EXACT, Price, may_cost_ns
 from tracekit.analysis.slowrank.suspects import Answer, harmless, imbalance, left_open
 from tracekit.analysis.slowrank.wording import listed, of_step
 from tracekit.causes import CPU_LAUNCH, HOST_STALL
-from tracekit.step_graph.statistics import MAD_TO_SIGMA
+from tracekit.step_graph.statistics import level_of
 from tracekit.steps.medians import of_rows
 from tracekit.thresholds.slowrank import CLEARLY_MORE, MIN_LOST_SHARE, STAGE_TELLING_PEERS, Z_LIMIT
 from tracekit.units import I64, ms
@@ -202,12 +202,10 @@ def longest_node(case: Case) -> I64 | None:
     if len(groups) < STAGE_TELLING_PEERS or len(case.steps.numbers) < 2:
         return None
     worst = max(groups, key=lambda rows: float(case.found.mean[rows].mean()))
-    others = np.concatenate([case.found.mean[rows] for rows in groups if rows is not worst])
-    usual = float(np.median(others))
-    noise = MAD_TO_SIGMA * float(np.median(np.abs(others - usual))) / np.sqrt(len(worst))
+    usual, noise = level_of(np.concatenate([case.found.mean[rows] for rows in groups if rows is not worst]))
     over = float(case.found.mean[worst].mean()) - usual
     every = of_rows(np.nanmean, case.found.value[worst].T)
-    return worst if over > Z_LIMIT * noise and (every > 0).all() else None
+    return worst if over > Z_LIMIT * noise / np.sqrt(len(worst)) and (every > 0).all() else None
 
 
 def nearly_costly(case: Case) -> Undecided | None:
@@ -233,14 +231,10 @@ def nearly_costly(case: Case) -> Undecided | None:
 _SPUN: Final = (
     "communication makes kernels of other stages longer, and how much of it waits for this rank is unknown"
 )
-
-
 _TOO_SMALL: Final = (
     "transfers of most groups last far longer than the transfers of the fastest group, as if their members waited for "
     "a rank that is not counted as a member"
 )
-
-
 _ELSEWHERE: Final = "record a few steps with these ranks on other hosts, and compare the step times"
 
 

@@ -12,13 +12,13 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence, Gap
 from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps, what_would_decide, why_open
-from tracekit.analysis.slowrank.hypotheses.data_imbalance import dispersion, unexplained_ns
-from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_bounds
+from tracekit.analysis.slowrank.hypotheses.data_imbalance import dealt_price, dispersion
 from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_ranks, varies_ns
 from tracekit.analysis.slowrank.hypotheses.uneven_work import like_quick, shorter_ns
 from tracekit.analysis.slowrank.suspects import up_to
 from tracekit.analysis.slowrank.wording import of_step, ranks_in_words
 from tracekit.step_graph.delays import exponential_odds
+from tracekit.step_graph.micro_batches import unexplained_ns
 from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
 from tracekit.step_graph.statistics import spread
 from tracekit.thresholds.slowrank import CLEAR_SHARE, MINOR, UNEVEN_RATIO, Z_LIMIT
@@ -61,7 +61,7 @@ def work_varies(e: Evidence) -> Iterator[Gap]:
 
 def data_may_cost(e: Evidence) -> Iterator[Gap]:
     """Uneven data costs time, and not all waits were matched."""
-    case, dealt = e.case, dealt_bounds(e.case)
+    case, dealt = e.case, dealt_price(e.case)
     what = (
         "work is distributed unevenly, because kernels vary together on all ranks that work on the same data; the cost "
         f"is between {ms(dealt.low):.1f} and {of_step(case, dealt.high)} and is not "

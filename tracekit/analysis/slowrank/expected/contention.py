@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.analysis.slowrank.expected.same_kernels import Place, middle_rows, places_of
 from tracekit.steps.medians import median_by_column, of_rows, sampled, weighted_median
 from tracekit.steps.step_kernels import StepKernels
 from tracekit.thresholds.slowrank import MOST_STRETCHED, PEERS_SAMPLED, THOSE_WHO_WAIT
@@ -78,17 +79,13 @@ def _of_stage(run: Measured, spared: I64, waiting: I64, hidden: F64) -> F64:
     return result
 
 
-_Place = tuple[str, str, str]
-"""The names of a kernel, its predecessor and its successor: kernels of one name may do work of several sizes."""
-
-
 def stage_contention(run: Measured, stages: list[I64]) -> F64:
     """Return the time that communication adds to the compute of a typical rank of each stage, stages × steps, ns.
 
     stages: rows of Steps of each. Reads the ranks with own times nearest to the stage's lower median. 0 where no kernel
     at the same place runs without communication.
     """
-    read = [[run.kernels(row) for row in _middle(run, rows)] for rows in stages]
+    read = [[run.kernels(row) for row in middle_rows(run, rows)] for rows in stages]
     free = [_free(kernels) for kernels in read]
     found = np.zeros((len(stages), len(run.steps.numbers)))
     for stage, kernels in enumerate(read):
@@ -99,43 +96,26 @@ def stage_contention(run: Measured, stages: list[I64]) -> F64:
     return found
 
 
-def _middle(run: Measured, rows: I64) -> list[int]:
-    """The few of `rows` with own times nearest to their lower median; none of rows that recorded no step whole."""
-    rows = rows[np.isfinite(run.steps.own[rows]).any(axis=1)]
-    if not len(rows):
-        return []
-    own = np.nanmean(run.steps.own[rows], axis=1)
-    middle = float(np.sort(own)[(len(own) - 1) // 2])
-    near: list[int] = rows[np.lexsort((rows, np.abs(own - middle)))][:PEERS_SAMPLED].tolist()
-    return near
-
-
-def _places(kernels: StepKernels) -> list[_Place]:
-    """The place of each kernel."""
-    names = ["", *kernels.name.tolist(), ""]
-    return list(zip(names[1:-1], names[:-2], names[2:], strict=True))
-
-
 def _is_free(kernels: StepKernels) -> list[bool]:
     """Whether each kernel shares the device with communication for at most LIKE_SHARE of its length."""
     free: list[bool] = (kernels.shared <= LIKE_SHARE * kernels.lasted).tolist()
     return free
 
 
-def _free(read: list[StepKernels]) -> dict[_Place, float]:
+def _free(read: list[StepKernels]) -> dict[Place, float]:
     """The median length of a stage's undisturbed kernels at each place, ns."""
-    lasted: dict[_Place, list[float]] = {}
+    lasted: dict[Place, list[float]] = {}
     for kernels in read:
-        rows = zip(_places(kernels), kernels.lasted.tolist(), _is_free(kernels), strict=True)
+        rows = zip(places_of(kernels.name.tolist()), kernels.lasted.tolist(), _is_free(kernels), strict=True)
         for place, ns, alone in rows:
             if alone:
                 lasted.setdefault(place, []).append(ns)
     return {place: float(np.median(ns)) for place, ns in lasted.items()}
 
 
-def _with_others(mine: Mapping[_Place, float], others: list[dict[_Place, float]]) -> dict[_Place, float]:
+def _with_others(mine: Mapping[Place, float], others: list[dict[Place, float]]) -> dict[Place, float]:
     """`mine`, completed at missing places by the times of `others`, scaled to the pace of `mine`; ns."""
-    elsewhere: dict[_Place, list[float]] = {}
+    elsewhere: dict[Place, list[float]] = {}
     for stage in others:
         for place, ns in stage.items():
             elsewhere.setdefault(place, []).append(ns)
@@ -148,9 +128,9 @@ def _with_others(mine: Mapping[_Place, float], others: list[dict[_Place, float]]
     return {place: pace * ns for place, ns in usual.items()} | dict(mine)
 
 
-def _stretched(kernels: StepKernels, alone: Mapping[_Place, float], steps: int) -> F64:
+def _stretched(kernels: StepKernels, alone: Mapping[Place, float], steps: int) -> F64:
     """The excess of a rank's device-sharing kernels over the times `alone` at their places, by step, ns."""
-    usual = np.array([alone.get(place, np.inf) for place in _places(kernels)])
+    usual = np.array([alone.get(place, np.inf) for place in places_of(kernels.name.tolist())])
     beside = ~np.array(_is_free(kernels), bool) & np.isfinite(usual) & kernels.counts
     over = np.clip(kernels.lasted[beside] - usual[beside], 0.0, MOST_STRETCHED * kernels.shared[beside])
     longer = np.zeros(steps)

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from tracekit.step_graph.delays import lower_level
-from tracekit.step_graph.statistics import NO_ROWS
+from tracekit.step_graph.statistics import NO_ROWS, usual_of_others
 from tracekit.steps.features import NO_WORK, Work
 from tracekit.steps.host_need import products_in_steps
 from tracekit.steps.medians import median_by_column, sampled
@@ -45,6 +45,10 @@ class Peers:
     groups: Rows
     usual: I64
     quick: tuple[QuickRanks, ...]
+
+    def beyond(self, spent: F64) -> F64:
+        """Return what each row of `spent` (rows × columns, ns) exceeds its peers' usual by; NaN without any."""
+        return spent - usual_of_others(spent, self.groups, self.usual)
 
 
 def peers_of_work(run: Measured, one_part: Callable[[list[int]], str], *, of_table: bool) -> Peers:

@@ -51,11 +51,10 @@ def rank_excess(run: Measured, own: F64, peers: Peers) -> Excess:
     accident, with a z of 0 unless the device was slow throughout that step. `named_stalls` are excess, and not noise.
     """
     steps = run.steps
-    floor = NOISE_FLOOR * float(np.nanmedian(steps.wall))
-    found = per_step(run, excess(own, peers.groups, floor, usual=peers.usual), peers)
+    found = per_step(run, over_peers(run, own, peers), peers)
     if len(steps.numbers) > 1:
         if (named := named_stalls(run, own, found.value)) is not None:
-            found = per_step(run, excess(own, peers.groups, floor, named, usual=peers.usual), peers)
+            found = per_step(run, over_peers(run, own, peers, named), peers)
         lasting = recurs(found.value / steps.shares, run.step_ns)
         once = throttled(run, found, lasting)
         lasting[list(once)] = True
@@ -69,6 +68,12 @@ def rank_excess(run: Measured, own: F64, peers: Peers) -> Excess:
     return replace(found, z=z, limit=limit, throughout=once)
 
 
+def over_peers(run: Measured, spent: F64, peers: Peers, named: F64 | float = 0.0) -> Excess:
+    """Return the excess of what ranks `spent` (ranks × steps, ns) over their peers; `named` as in `excess`."""
+    floor = NOISE_FLOOR * float(np.nanmedian(run.steps.wall))
+    return excess(spent, peers.groups, floor, named, usual=peers.usual)
+
+
 def per_step(run: Measured, found: Excess, peers: Peers) -> Excess:
     """Return `found` with the mean excess of a whole step: in a cut one with that behind the cut in whole steps.
 
@@ -77,8 +82,7 @@ def per_step(run: Measured, found: Excess, peers: Peers) -> Excess:
     cut = run.steps.cut
     if cut is None:
         return found
-    behind = cut.own - usual_of_others(cut.own, peers.groups, peers.usual)
-    behind = np.clip(behind, np.minimum(found.value, 0.0), np.maximum(found.value, 0.0))
+    behind = np.clip(peers.beyond(cut.own), np.minimum(found.value, 0.0), np.maximum(found.value, 0.0))
     return replace(found, mean=of_rows(np.nanmean, run.steps.completed(found.value, behind)))
 
 

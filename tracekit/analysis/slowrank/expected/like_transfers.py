@@ -256,22 +256,11 @@ def _leave_alone(run: Measured, numbers: Sequence[int]) -> bool:
 def is_sure(run: Measured, channel: int, numbers: list[int], *, clockless: bool) -> bool:
     """Whether the slow instances `numbers` belong to `channel` for certain.
 
-    Messages with inferred peers must be slow without any clock (`clockless`), and their ends must leave together.
+    Messages with inferred peers must be slow without any clock (`clockless`).
     """
     ends = run.ops.channels[channel]
     if not ends.p2p:
         return not beyond_inferred_group(run, numbers)
     if not any(c.inferred and set(c.members) == set(ends.members) for c in run.ops.channels):
         return True  # neither direction was inferred from end times only
-    return clockless and not _loosely_joined(run, numbers)
-
-
-def _loosely_joined(run: Measured, numbers: list[int]) -> bool:
-    """Whether the ends of a typical exchange of `numbers` leave apart on the common clock: the match may be wrong."""
-    ops = run.ops
-    rows = np.flatnonzero(np.isin(ops.instance, numbers) & ops.among(("send_recv",)))
-    ends = [int(run.clocks.align(int(ops.rank[row]), ops.end[row : row + 1])[0]) for row in rows.tolist()]
-    left: dict[int, list[int]] = defaultdict(list)
-    for number, end in zip(ops.instance[rows].tolist(), ends, strict=True):
-        left[number].append(end)
-    return bool(left) and float(np.median([max(e) - min(e) for e in left.values()])) > TAIL_NS
+    return clockless

@@ -14,13 +14,13 @@ import numpy as np
 
 from tracekit.analysis.slowrank.expected.contention import spun_longer, stretched
 from tracekit.analysis.slowrank.expected.equal_work import Peers, peers_of_work
-from tracekit.analysis.slowrank.expected.excess import per_step, rank_excess, recurs, throttled
+from tracekit.analysis.slowrank.expected.excess import over_peers, per_step, rank_excess, recurs, throttled
 from tracekit.analysis.slowrank.expected.nodes import whole_part
-from tracekit.step_graph.statistics import MAD_TO_SIGMA, Excess, excess, spread, usual_of_others
+from tracekit.step_graph.statistics import MAD_TO_SIGMA, Excess, spread
 from tracekit.steps.dealt_tokens import Dealt, dealt_tokens
 from tracekit.steps.host_need import paced_compute
 from tracekit.steps.medians import median_by_column, sampled
-from tracekit.thresholds.slowrank import MAJORITY, NOISE_FLOOR, Z_LIMIT
+from tracekit.thresholds.slowrank import MAJORITY, Z_LIMIT
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64, Mask
 
@@ -145,12 +145,11 @@ def _alone(
 
     It recurs, or, `of_device`, lasts throughout its one step.
     """
-    floor = NOISE_FLOOR * float(np.nanmedian(run.steps.wall))
-    found = per_step(run, excess(part, peers.groups, floor, usual=peers.usual), peers)
+    found = per_step(run, over_peers(run, part, peers), peers)
     many = len(run.steps.numbers)
     if many < 2:
         return found, np.zeros(len(run.steps.ranks), bool)
-    still = excess(rest, peers.groups, floor, usual=peers.usual)
+    still = over_peers(run, rest, peers)
     own_noise = np.nanstd(np.where(np.isfinite(still.value), still.value, 0.0), axis=1, ddof=1)
     lasting = recurs(found.value / run.steps.shares, run.step_ns)
     if of_device:
@@ -167,16 +166,14 @@ def _alone(
 
 
 def _of_one_part(
-    run: Measured, met: Circumstances, compute: tuple[Excess, Mask], idle: tuple[Excess, Mask] | None = None
+    run: Measured, met: Circumstances, compute: tuple[Excess, Mask], idle: tuple[Excess, Mask]
 ) -> Circumstances:
     """`met` with the rest of own time as chance on ranks that compute, or time without it, alone shows to be slow."""
-    computing, by_compute = compute
-    idling, by_idle = idle or (computing, np.zeros_like(by_compute))
+    (computing, by_compute), (idling, by_idle) = compute, idle
     by_idle = by_idle & ~by_compute
     if not (by_compute | by_idle).any():
         return met
-    beyond = run.steps.own - met.explained
-    beyond = beyond - usual_of_others(beyond, met.peers.groups, met.peers.usual)
+    beyond = met.peers.beyond(run.steps.own - met.explained)
     part = np.where(by_idle[:, None], idling.value, computing.value)
     chance = np.where((by_compute | by_idle)[:, None], np.nan_to_num(beyond - part), 0.0)
     return replace(
@@ -216,9 +213,7 @@ def role_gaps(run: Measured, computed: F64, peers: Peers) -> tuple[I64, F64]:
     no_role = np.zeros(0, np.int64), longer
     if not run.mesh.roles or len(run.steps.numbers) < 2:
         return no_role
-    floor = NOISE_FLOOR * float(np.nanmedian(run.steps.wall))
-    still = excess(run.steps.own - computed, peers.groups, floor, usual=peers.usual)
-    rows = _role(run, still)
+    rows = _role(run, over_peers(run, run.steps.own - computed, peers))
     if not len(rows):
         return no_role
     explained, beyond = longer.copy(), idle_beyond(run, computed, rows)

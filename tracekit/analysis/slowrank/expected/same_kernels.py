@@ -1,5 +1,6 @@
 """Deviations of kernels from their usual length on ranks that do the same work, by rank, step and place."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,7 @@ from tracekit.steps.features import COMMUNICATION
 from tracekit.steps.medians import weighted_median
 from tracekit.steps.step_kernels import StepKernels
 from tracekit.steps.steps import windows_of
-from tracekit.thresholds.slowrank import KIND_RATIO, MAJORITY, NEARLY_ALL
+from tracekit.thresholds.slowrank import KIND_RATIO, MAJORITY, NEARLY_ALL, PEERS_SAMPLED
 from tracekit.thresholds.tables import LIKE_SHARE
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64, Mask
@@ -153,6 +154,23 @@ Place = tuple[str, str, str]
 """The names of a kernel, of the one before and of the one behind."""
 
 
+def places_of(names: Sequence[str]) -> list[Place]:
+    """Return the place of each piece of work by its name; `names` are in order."""
+    ends = ["", *names, ""]
+    return list(zip(names, ends[:-2], ends[2:], strict=True))
+
+
+def middle_rows(run: Measured, rows: I64) -> list[int]:
+    """Return the few of `rows` with own times nearest to their lower median; none of rows without a whole step."""
+    rows = rows[np.isfinite(run.steps.own[rows]).any(axis=1)]
+    if not len(rows):
+        return []
+    own = np.nanmean(run.steps.own[rows], axis=1)
+    middle = float(np.sort(own)[(len(own) - 1) // 2])
+    near: list[int] = rows[np.lexsort((rows, np.abs(own - middle)))][:PEERS_SAMPLED].tolist()
+    return near
+
+
 class Ran(NamedTuple):
     """What a rank runs at one place: the median length, ns, and how often."""
 
@@ -179,21 +197,13 @@ def pace_at(mine: Mapping[Place, Ran], others: Sequence[Mapping[Place, Ran]]) ->
 
 
 def at_places(run: Measured, rows: I64, steps: Mask | None = None) -> dict[Place, Ran]:
-    """Return what a stage's middle rank runs at each place, in `steps` or in all; not where its length varies.
-
-    A rank without a whole step does not count.
-    """
-    rows = rows[np.isfinite(run.steps.own[rows]).any(axis=1)]
-    if not len(rows):
-        return {}
-    own = np.nanmean(run.steps.own[rows], axis=1)
-    row = int(rows[np.argsort(own, kind="stable")[(len(rows) - 1) // 2]])
-    names, lasted, column = _pieces(run, row)
-    ends = ["", *names, ""]
-    counts = np.ones(len(column), bool) if steps is None else steps[column]
-    found: dict[Place, list[float]] = {}
-    for index in np.flatnonzero(counts).tolist():
-        found.setdefault((names[index], ends[index], ends[index + 2]), []).append(float(lasted[index]))
+    """Return what a stage's middle rank runs at each place, in `steps` or in all; not where its length varies."""
+    found: dict[Place, list[float]] = defaultdict(list)
+    for row in middle_rows(run, rows)[:1]:
+        names, lasted, column = _pieces(run, row)
+        for place, ns, at in zip(places_of(names), lasted.tolist(), column.tolist(), strict=True):
+            if steps is None or steps[at]:
+                found[place].append(ns)
     usual = {place: float(np.median(ns)) for place, ns in found.items()}
     return {
         place: Ran(usual[place], len(ns))

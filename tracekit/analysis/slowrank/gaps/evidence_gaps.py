@@ -22,7 +22,6 @@ from tracekit.step_graph.table_model import TableModel
 from tracekit.thresholds.slowrank import (
     COVERAGE_WHOLE,
     MAJORITY,
-    MIN_LOST_SHARE,
     MINOR,
     NEARLY_ALL,
     PEERS_SAMPLED,
@@ -55,10 +54,8 @@ class Undecided:
 
 def unread(case: Case) -> bool:
     """Whether too little communication was matched to judge it, slow or healthy, and it takes long enough to matter."""
-    exposed = float(np.where(case.analysed, case.ops.exposed, 0).sum())
-    spent = case.step_ns * case.steps.count * len(case.steps.ranks)
     matched = case.coverage.matched
-    return matched is not None and matched < MINOR and exposed > MIN_LOST_SHARE * spent
+    return matched is not None and matched < MINOR and case.exposed_ns > case.threshold_ns
 
 
 def compared_little(case: Case) -> bool:

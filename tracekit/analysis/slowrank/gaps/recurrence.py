@@ -19,7 +19,6 @@ from tracekit.analysis.slowrank.hypotheses.suspect_work import (
     stalled_often,
 )
 from tracekit.analysis.slowrank.wording import ranks_in_words
-from tracekit.step_graph.statistics import usual_of_others
 from tracekit.steps.medians import median_by_column
 from tracekit.steps.step_kernels import longest_beyond
 from tracekit.thresholds.slowrank import CLEARLY_MORE, MAJORITY, MINOR, NO_ACCIDENT, PROVING_STEPS
@@ -174,7 +173,7 @@ def _no_accident_in_one(case: Case, found: OneStep, longer: float) -> bool:
     True where the excess without the most lengthened kernel still reaches the threshold. Threads of a CPU may be
     delayed within any operation; there a host must stall several times.
     """
-    if not case.ops.per_rank[case.steps.ranks[found.row]].on_gpu:
+    if not case.on_gpu(found.row):
         return stalled_often(case, found.row, longer)
     steps = int(np.isfinite(case.found.value[found.row]).sum())
     kernels = case.kernels(found.row)
@@ -183,11 +182,10 @@ def _no_accident_in_one(case: Case, found: OneStep, longer: float) -> bool:
 
 def _computes_longer(case: Case, found: OneStep) -> bool:
     """Whether most of the excess of the one step is compute; false for a CPU's trace, which does not show that."""
-    if not case.ops.per_rank[case.steps.ranks[found.row]].on_gpu:
+    if not case.on_gpu(found.row):
         return False
-    computed, at = case.computed, (found.row, found.column)
-    over = (computed - usual_of_others(computed, case.met.peers.groups, case.met.peers.usual))[at]
-    return bool(over >= MAJORITY * case.found.value[at])
+    at = found.row, found.column
+    return bool(case.met.peers.beyond(case.computed)[at] >= MAJORITY * case.found.value[at])
 
 
 def step_in_words(case: Case, found: OneStep) -> str:

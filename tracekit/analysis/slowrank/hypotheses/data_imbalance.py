@@ -1,33 +1,41 @@
 """Work that follows unevenly distributed data: the longest rank changes from step to step, and no rank is slow.
 
-In an operation table a long micro-batch is long on every stage that it passes, forward and backward; noise and slow
-devices differ from stage to stage. With only one stage, forward and backward are compared.
+Its price is the saving if every micro-batch is typical and chance stays as it is.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_ns, more_data_price_ns
-from tracekit.analysis.slowrank.hypotheses.dealt_work import rows_sampled, variation
+from tracekit.analysis.slowrank.expected.same_kernels import Kind, SameKernels
+from tracekit.analysis.slowrank.hypotheses.dealt_work import (
+    Followers,
+    Read,
+    followers,
+    more_data_price_ns,
+    read_kernels,
+    rows_sampled,
+    variation,
+)
 from tracekit.analysis.slowrank.hypotheses.host_bound import typical_host_saves_ns
+from tracekit.analysis.slowrank.price import Price
+from tracekit.step_graph.micro_batches import lasting_ns, uneven_batches_ns
 from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
-from tracekit.step_graph.table_model import TableModel
+from tracekit.step_graph.replay import StepModel
 from tracekit.steps.dealt_tokens import Evened, even_shares
 from tracekit.thresholds.slowrank import (
     CLEARLY_MORE,
-    MAJORITY,
     MIN_LOST_SHARE,
+    MINOR,
     STEP_PARTS,
     UNEVEN_RATIO,
     USUAL_VARIATION,
 )
 from tracekit.timing.measured import Measured
-from tracekit.units import F64, I64
+from tracekit.units import F64
 
 
 def uneven_data(case: Case) -> float:
@@ -40,7 +48,7 @@ def uneven_data(case: Case) -> float:
     if case.table is not None:
         dealt = uneven_batches_ns(case, case.table)
         return dealt if dealt >= case.threshold_ns else 0.0
-    dealt = dealt_ns(case)
+    dealt = dealt_price(case).low
     if dealt >= case.threshold_ns:
         return dealt
     gain = case.model.recorded_ns - case.model.levelled_ns(case.stages)
@@ -71,14 +79,17 @@ def uneven_tokens(case: Case) -> float:
     if most < least or model is None:
         return 0.0
     even = even_shares(case.ops, case.steps, case.stages, case.expert_groups)
-    cuts = {
-        (n, line.row): _evened(even[line.row], line, columns)
-        for n, (columns, lines) in enumerate(model.runs)
-        for line in lines
-        if line.row in even
-    }
+    cuts = _cuts_of(model, even, lambda line, columns: _evened(even[line.row], line, columns))
     gain = min(model.recorded_ns - model.rescaled_ns(cuts), most)
     return gain if gain >= least else 0.0
+
+
+def _cuts_of(
+    model: StepModel, rows: Container[int], of: Callable[[RankTimeline, tuple[int, ...]], Cuts]
+) -> dict[tuple[int, int], Cuts]:
+    """The cuts that `of` gives for each of `rows` and the columns of its run, in the form of `rescaled_ns`."""
+    runs = enumerate(model.runs)
+    return {(n, line.row): of(line, some) for n, (some, lines) in runs for line in lines if line.row in rows}
 
 
 def _evened(even: Evened, line: RankTimeline, columns: tuple[int, ...]) -> Cuts:
@@ -137,113 +148,6 @@ def dispersion(run: Measured) -> Dispersion:
     return Dispersion(whole / single if single > 0 else 1.0, float(np.sqrt(whole / level)) if level else 0.0)
 
 
-def uneven_batches_ns(run: Measured, model: TableModel) -> float:
-    """The saving of a step if every micro-batch needs the same work, ns; 0 where stages do not agree on the long ones.
-
-    Each rank keeps its lasting excess over its peers, and each step its excess over other steps.
-    """
-    dealt = _Dealt(run, model)
-    shared, correlation = dealt.shared
-    if shared < USUAL_VARIATION or correlation < MAJORITY:
-        return 0.0
-    return model.recorded_ns - float(model.timeline.step_ns(dealt.evenly).mean())
-
-
-def lasting_ns(run: Measured, model: TableModel, rows: Sequence[int]) -> float:
-    """The saving of a step without the lasting slowness of `rows`, with all micro-batches alike, ns."""
-    dealt = _Dealt(run, model)
-    work = dealt.evenly.copy()
-    for kind in dealt.kinds.values():
-        level = {
-            row: work[kind[model.row[kind] == row]].mean() for row in np.unique(model.row[kind]).tolist()
-        }
-        others = [v for row, v in level.items() if row not in rows] or list(level.values())
-        for row in set(level).intersection(rows):
-            work[kind[model.row[kind] == row]] *= min(float(np.median(others)) / max(level[row], 1.0), 1.0)
-    return float((model.timeline.step_ns(dealt.evenly) - model.timeline.step_ns(work)).mean())
-
-
-def unexplained_ns(run: Measured, model: TableModel) -> float:
-    """The saving of a step if every operation takes the typical time of its type, compute by stage and type; ns."""
-    work = model.typical.copy()
-    for rows in _Dealt(run, model).kinds.values():
-        work[rows] = model.timeline.work[rows].mean()
-    return model.recorded_ns - float(model.timeline.step_ns(work).mean())
-
-
-@dataclass(frozen=True)
-class _Dealt:
-    """The compute of micro-batches, by kind and stage."""
-
-    run: Measured
-    model: TableModel
-
-    @cached_property
-    def stage(self) -> dict[int, int]:
-        """The pipeline stage of each row of Steps."""
-        return {int(row): n for n, rows in enumerate(self.run.stages) for row in rows}
-
-    @cached_property
-    def kinds(self) -> dict[tuple[int, str, int], I64]:
-        """(stage, name, chunk) → the operations that compute a micro-batch, or run once a step."""
-        found: dict[tuple[int, str, int], list[int]] = defaultdict(list)
-        seen: dict[tuple[int, str, int], int] = defaultdict(int)
-        for i in np.flatnonzero(~self.model.timeline.communication).tolist():
-            operation = self.model.timeline.recording.operations[i]
-            row = int(self.model.row[i])
-            chunk = 0
-            if operation.micro_batch >= 0:  # it passes each chunk of the stage once
-                passed = (row, operation.name, operation.micro_batch)
-                chunk, seen[passed] = seen[passed], seen[passed] + 1
-            found[self.stage[row], operation.name, chunk].append(i)
-        return {key: np.array(rows, np.int64) for key, rows in found.items()}
-
-    @cached_property
-    def evenly(self) -> F64:
-        """The work if all micro-batches are alike, operations × steps, ns."""
-        work = self.model.timeline.work.copy()
-        for rows in self.kinds.values():
-            mine = self.model.timeline.work[rows]
-            usual = float(mine.mean())
-            for row in np.unique(self.model.row[rows]).tolist():
-                at = self.model.row[rows] == row
-                work[rows[at]] = mine.mean(axis=0) * (float(mine[at].mean()) / max(usual, 1.0))
-        return work
-
-    @cached_property
-    def shared(self) -> tuple[float, float]:
-        """(coefficient of variation that all places of a micro-batch share, correlation between these places).
-
-        An excess of a rank in all micro-batches of a step is left out, because intermittently slow hosts cause it too.
-        """
-        work = self.model.timeline.work / np.maximum(self.evenly, 1.0)
-        places: dict[tuple[int, int], dict[tuple[int, str], list[F64]]] = defaultdict(
-            lambda: defaultdict(list)
-        )
-        several = sum(len(rows) > 0 for rows in self.run.stages) > 1
-        for (stage, name, _), rows in self.kinds.items():
-            for row in np.unique(self.model.row[rows]).tolist():
-                mine = rows[self.model.row[rows] == row]
-                if len(mine) < 2:
-                    continue
-                off = work[mine] - work[mine].mean(axis=0)
-                replica = min(self.run.mesh.pipeline(self.run.steps.ranks[row]))
-                for order, values in enumerate(off):
-                    places[replica, order][stage, "" if several else name].append(values)
-        pairs = [
-            (np.mean(values[a], axis=0), np.mean(values[b], axis=0))
-            for values in places.values()
-            for n, a in enumerate(values)
-            for b in list(values)[n + 1 :]
-        ]
-        if not pairs:
-            return 0.0, 0.0
-        one, two = (np.concatenate(side) for side in zip(*pairs, strict=True))
-        spread = float(np.sqrt(np.mean(one**2) * np.mean(two**2)))
-        together = float(np.mean(one * two))
-        return float(np.sqrt(max(together, 0.0))), together / spread if spread > 0 else 0.0
-
-
 def segments(run: Measured) -> F64:
     """The own time before each operation of the analysed steps, ns; rows as in `run.steps`, one column an operation.
 
@@ -272,3 +176,113 @@ def segments(run: Measured) -> F64:
             if len(parts[row]) == usual:
                 result[row, :usual] = parts[row]
     return result
+
+
+def dealt_price(case: Case) -> Price:
+    """The price of unevenly distributed work that follows the data, ns a step; 0 where none follows the data.
+
+    Only what ranks with the same data have in common is taken off the kernels, so that each keeps its deviation by
+    chance: in any job noise makes some rank the longest. At the low end unmatched operations keep their length; at the
+    high end unmatched waits vanish, up to the time that data add to a rank's kernels. The case keeps the answer.
+    """
+    known: Price | None = vars(case).get("dealt_price")
+    if known is None:
+        known = vars(case)["dealt_price"] = _priced(case)
+    return known
+
+
+Common = dict[tuple[int, int, int], F64]
+"""By replica and shape: the relative deviations of kernels that its ranks have in common, steps × places."""
+
+
+def _priced(case: Case) -> Price:
+    """`dealt_price`, found."""
+    models = case.timelines if case.exposed_ns >= case.threshold_ns else None
+    if models is None:
+        return Price.exactly(0.0)
+    model = models.likely
+    read = read_kernels(case)
+    found = followers(case, read) if read is not None else None
+    if read is None or found is None:
+        return Price.exactly(0.0)
+    if len(read.by_row) < len(case.steps.ranks):  # the other ranks would still be the longest
+        levelled = max(model.recorded_ns - model.levelled_ns(case.stages), 0.0)
+        return Price.exactly(levelled)
+    common = {kind: _in_common(case, read, kind, by_step=found.by_step) for kind in found.share}
+    factor = {row: _factors(case, read, found, common, row) for row in read.by_row}
+
+    def shorter_ns(other: StepModel) -> float:
+        cuts = _cuts_of(other, factor, lambda line, columns: _without_data(case, read, factor, line, columns))
+        return model.recorded_ns - other.rescaled_ns(cuts)
+
+    low, most = max(shorter_ns(model), 0.0), shorter_ns(models.free)
+    return Price.between(low, low, min(most, _longest_taken_off(case, read, factor)))
+
+
+def _longest_taken_off(case: Case, read: Read, factor: Mapping[int, F64]) -> float:
+    """The largest time that data add to the kernels of one rank, by step; mean over the steps, ns."""
+    many = len(case.steps.numbers)
+    taken = [
+        np.bincount(kernels.column, kernels.lasted * np.maximum(1.0 - factor[row], 0.0), minlength=many)
+        for row, kernels in read.by_row.items()
+    ]
+    return case.steps.mean(np.max(taken, axis=0))
+
+
+def _factors(case: Case, read: Read, found: Followers, common: Mapping[Kind, Common], row: int) -> F64:
+    """The factor by which each kernel of the rank in `row` is scaled to remove the effect of the data."""
+    kernels, replica = read.by_row[row], case.replica_of(row)
+    factor = np.ones(len(kernels.lasted))
+    for kind, share in found.share.items():
+        for same in (s for s in read.of(kind) if row in s.rows):
+            i = same.rows.index(row)
+            data = common[kind].get((replica, *same.lasted.shape[1:]))
+            data = _by_share(same, i, share, by_step=found.by_step) if data is None else data
+            factor[same.index[i]] = _without(same, i, data, by_step=found.by_step)
+    return np.where(kernels.counts, factor, 1.0)
+
+
+def _in_common(case: Case, read: Read, kind: Kind, *, by_step: bool) -> Common:
+    """The deviations of kernels that ranks with the same data have in common, where a replica has two such ranks.
+
+    An accident lengthens a kernel of one rank only, so the median counts, and of two ranks the smaller deviation.
+    """
+    mates: dict[tuple[int, int, int], list[F64]] = defaultdict(list)
+    for same in read.of(kind):
+        for row, off in zip(same.rows, same.off_in_step if by_step else same.off, strict=True):
+            mates[case.replica_of(row), *same.lasted.shape[1:]].append(off)
+    return {key: _shared(np.stack(several)) for key, several in mates.items() if len(several) > 1}
+
+
+def _shared(off: F64) -> F64:
+    """What the first axis has in common: the median; of two values the one nearer to 0, and 0 for unlike signs."""
+    if len(off) > 2:
+        return np.asarray(np.median(off, axis=0), np.float64)
+    nearer = np.where(np.abs(off[0]) <= np.abs(off[1]), off[0], off[1])
+    return np.asarray(np.where(off[0] * off[1] > 0, nearer, 0.0), np.float64)
+
+
+def _by_share(same: SameKernels, i: int, share: float, *, by_step: bool) -> F64:
+    """The part of the `i`-th rank's deviations that data cause, which make `share` of their variance."""
+    off = np.broadcast_to(same.off_in_step[i], same.share[i].shape) if by_step else same.off[i]
+    usual = np.where(np.abs(off) > CLEARLY_MORE - 1.0, 0.0, off)
+    return np.asarray(usual * (1.0 - np.sqrt(1.0 - min(share, 1.0))), np.float64)
+
+
+def _without(same: SameKernels, i: int, data: F64, *, by_step: bool) -> F64:
+    """The factor for the `i`-th rank's kernels, steps × places, without the part `data` of their deviations."""
+    took = 1.0 + same.share[i]
+    wanted = (took - data - same.lasting_by_chance()[i]) * (1.0 if by_step else same.typical() / same.usual)
+    return np.asarray(np.maximum(wanted, 0.0) / np.maximum(took, MINOR), np.float64)
+
+
+def _without_data(
+    case: Case, read: Read, factor: Mapping[int, F64], line: RankTimeline, columns: tuple[int, ...]
+) -> Cuts:
+    """The steps in `columns` of a rank with each of its kernels scaled by its factor."""
+    kernels = read.by_row[line.row]
+    mine = np.isin(kernels.column, columns)
+    start, lasted = kernels.start[mine], kernels.lasted[mine].astype(np.int64)
+    progress = case.ops.progress[case.steps.ranks[line.row]]
+    ends = np.stack([progress.at(start), progress.at(start + lasted)], axis=1).ravel().astype(np.float64)
+    return line.scaled(ends, factor[line.row][mine])

@@ -23,7 +23,6 @@ from tracekit.causes import DATA_IMBALANCE, DATALOADER, GPU_COMPUTE, HOST_STALL
 from tracekit.findings import Cause
 from tracekit.intervals import inside_each
 from tracekit.step_graph.delays import levels, low
-from tracekit.step_graph.statistics import usual_of_others
 from tracekit.steps.medians import of_rows
 from tracekit.steps.steps import windows_of
 from tracekit.thresholds.slowrank import (
@@ -132,8 +131,7 @@ def _not_idle(case: Case) -> F64:
 
     With that, the rank would be the quickest of its peers, and all others late.
     """
-    gaps = case.steps.own - case.computed
-    idle = np.nan_to_num(gaps - usual_of_others(gaps, case.met.peers.groups, case.met.peers.usual))
+    idle = np.nan_to_num(case.met.peers.beyond(case.steps.own - case.computed))
     return np.asarray(np.maximum(case.met.role - np.maximum(idle, 0.0), 0.0), np.float64)
 
 
@@ -230,8 +228,7 @@ def cause_of(case: Case, found: MovingStalls) -> Cause:
     rows, stalled = _longest_of(found)
     if (named := filled_by_spans(case, rows, stalled, MAJORITY)) is not None:
         return named
-    computed = case.computed
-    longer = (computed - usual_of_others(computed, case.met.peers.groups, case.met.peers.usual))[rows]
+    longer = case.met.peers.beyond(case.computed)[rows]
     if np.clip(more_data_ns(case, rows), 0.0, stalled).sum() >= NEARLY_ALL * stalled.sum():
         return DATA_IMBALANCE
     if np.clip(longer, 0.0, stalled).sum() >= NEARLY_ALL * stalled.sum():
