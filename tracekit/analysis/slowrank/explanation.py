@@ -121,10 +121,9 @@ def _others(measured: Evidence, answer: Answer) -> Iterator[Considered]:
     if data > 0:
         subject, price = "work follows the data, and the longest rank changes", Price.exactly(data)
         yield _considered(case, answer, "uneven data", subject, (), price, named=answer.blames_data)
-    high = max(unseen.known, unseen.undecided)
-    if high > 0:
+    if unseen.most > 0:
         subject = f"the ranks read wait for {ranks_in_words(unseen.ranks)}, and there is no trace of these"
-        price = Price(unseen.known, unseen.known, high)
+        price = Price.up_to(unseen.most, unseen.awaited)
         yield _considered(case, answer, "ranks without a trace", subject, unseen.ranks, price, named=False)
 
 
