@@ -100,7 +100,7 @@ RULES: Final = (
     *(Rule(_place(gap), nothing=[]) for gap in GAPS),
     *(Rule(_place(challenge), argument=1) for challenge in CHALLENGES),
     *(Rule(place) for place in (
-        "unrecorded.unseen_replay:with_typical_unseen", "hypotheses.long_stage:long_stage",
+        "unrecorded.unrecorded:with_typical_unseen", "hypotheses.long_stage:long_stage",
         "hypotheses.long_stage:_computing_longer", "hypotheses.slow_link:slow_link",
         "hypotheses.moving_stalls:moving_stalls", "hypotheses.moving_stalls:moving_work",
         "gaps.evidence_gaps:in_the_only_step", "gaps.evidence_gaps:undecided", "gaps.recurrence:in_one_step",
@@ -134,12 +134,7 @@ RULES: Final = (
         "expected.nodes:on_slow_node", "answers.compared_steps:odd_steps",
     )),
     Rule("gaps.lone_transfers:lone_transfers", nothing=[]),
-    Rule("unrecorded.unseen_replay:saved_without_waits_ns", nothing=np.inf),
-    *(Rule(place, nothing={}) for place in (
-        "expected.sound_transfers:beyond_likes", "expected.sound_transfers:beyond_quickest",
-        "unrecorded.unrecorded:_open_ends", "unrecorded.unrecorded:_in_every_replica",
-        "hypotheses.dealt_work:_namesakes",
-    )),
+    *(Rule(place, nothing={}) for place in ("unrecorded.unrecorded:_spent", "hypotheses.dealt_work:_namesakes")),
     Rule("expected.nodes:lone_links", nothing=set()),
     Rule("expected.excess:throttled", nothing=frozenset()),
     Rule("hypotheses.link_cure:carried_ns", nothing=(0.0, 0.0)),

@@ -60,7 +60,7 @@ def test_a_rank_is_not_named_before_an_unseen_one(tmp_path, awaited, verdict):
     """
     mesh = grid(tp=2, dp=4)
     case = prepared(job(tmp_path, mesh, slow={3: 1.1}), mesh)
-    unseen = Unseen(0.0, 0.2 * case.step_ns, (7,), awaited * case.step_ns)
+    unseen = Unseen(0.2 * case.step_ns, awaited * case.step_ns, (7,))
     answer = first_of(known(case, unseen=unseen))
     assert answer.verdict == verdict
     (first, *_) = answer.suspects or answer.candidates

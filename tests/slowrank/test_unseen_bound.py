@@ -5,28 +5,28 @@ import pytest
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.hypotheses.candidates import typical_without
-from tracekit.analysis.slowrank.unrecorded.unrecorded import waited_for_missing
-from tracekit.analysis.slowrank.unrecorded.unseen_replay import saved_without_waits_ns
+from tracekit.analysis.slowrank.unrecorded.unrecorded import waited_for_unseen
 
 FAULTS = [{0: 1.3}, {0: 1.3, 1: 1.2}, {0: 1.2, 5: 1.2}, {0: 1.3, 7: 1.3}, {0: 1.15, 3: 1.15, 6: 1.15}]
 
 
 @pytest.mark.parametrize("slow", FAULTS)
 def test_bound_holds_for_several_unseen_faults(tmp_path, slow):
-    """Ranks 0 and 5 to 7 are not recorded; the others are cured in the bound as well."""
+    """Ranks 0 and 5 to 7 are not recorded; the others are cured in the bound as well.
+
+    Waits that all replicas share throughout look like transfers: the bound may lack a seventh.
+    """
     mesh = grid(tp=2, pp=2, dp=2)
     (tmp_path / "sound").mkdir()
     (tmp_path / "slow").mkdir()
     case = prepared(job(tmp_path / "slow", mesh, slow=slow, lost={0, 5, 6, 7}, steps=3), mesh)
     cured = prepared(job(tmp_path / "sound", mesh, steps=3), mesh)
     own = typical_without(case, case.significant(case.suspect_ns))
-    assert saved_without_waits_ns(case, own) >= case.step_ns - cured.step_ns
+    assert waited_for_unseen(case, own).most >= 0.85 * (case.step_ns - cured.step_ns)
 
 
 def test_wait_for_a_recorded_rank_is_not_counted(tmp_path):
     """Rank 0 stalls; ranks 2 and 3 wait for the unrecorded rank 1, which waits for rank 0."""
     mesh = grid(tp=2, dp=2)
     case = prepared(job(tmp_path, mesh, slow={0: 1.0}, lost={1}, accident=(0, 0, 9000.0), steps=3), mesh)
-    before, unseen = waited_for_missing(case), Evidence(case).unseen
-    least = 0.02 * case.step_ns
-    assert max(before.known, before.undecided) > least > max(unseen.known, unseen.undecided)
+    assert Evidence(case).unseen.most < 0.02 * case.step_ns

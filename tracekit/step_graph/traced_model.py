@@ -115,16 +115,24 @@ def _shortest(run: Measured) -> F64:
 
 
 def _usual_transfer(run: Measured) -> F64:
-    """Return per operation the median transfer of complete instances of the same message, ns; infinite without any.
+    """Return per operation the median transfer of complete instances of its message on like groups, ns; else infinite.
 
     An operation that waited for a rank without a trace must not keep its recorded length when another rank is cured.
+    Groups along one axis have one network; those along another may carry the same message ten times as fast. Where the
+    group is unknown, all instances of the message count.
     """
     ops, waits = run.ops, run.waits
     words, every = ops.messages
-    token, level = every[waits.first_row], np.full(len(words), np.inf)
-    for number in np.unique(token[waits.complete]).tolist():
-        level[number] = float(np.median(waits.transfer[waits.complete & (token == number)]))
-    return np.asarray(level[every], np.float64)
+    kinds = [(channel.p2p, run.shape_of(channel)) for channel in ops.channels]
+    of_kind = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+    kind = np.array([*(of_kind[kind] for kind in kinds), -1])[ops.channel]
+    whole = np.flatnonzero(waits.complete)
+    place = np.stack([every, kind])[:, waits.first_row[whole]]
+    level = np.full((len(words), len(of_kind) + 1), np.inf)  # the last column for channel −1
+    for token, of in {*zip(*place.tolist(), strict=True), *((token, -1) for token in place[0].tolist())}:
+        mine = (place[0] == token) & ((place[1] == of) | (of < 0))
+        level[token, of] = float(np.median(waits.transfer[whole[mine]]))
+    return np.asarray(level[every, kind], np.float64)
 
 
 # Joins collectives of unknown groups with those at the same position on the other ranks of their stage.

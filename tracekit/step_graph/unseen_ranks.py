@@ -17,10 +17,11 @@ from tracekit.matching.channels import Channel
 from tracekit.matching.match import Operations
 from tracekit.rank_events.coded_words import numbered
 from tracekit.rank_events.operation_names import MESSAGES
+from tracekit.step_graph.least_transfers import least_transfers
 from tracekit.step_graph.rank_timeline import RankTimeline
 from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.statistics import Excess
-from tracekit.thresholds.slowrank import MAJORITY, UNSEEN_REPLAYED
+from tracekit.thresholds.slowrank import MAJORITY
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64, Mask
 
@@ -34,10 +35,10 @@ def with_unseen(
     """Return `model` of `run` with ranks without a trace that work like typical peers; `found` shows which are typical.
 
     `nodes` are the hosts of ranks, as far as known: a rank works like those of its host where all of them are slow.
-    None if no rank is unseen, if most ranks are, or if a stage was not recorded at all.
+    None if no rank is unseen, or if a stage was not recorded at all.
     """
     missing = [r for r in run.missing if r in run.mesh.coordinates]
-    if not missing or len(missing) < len(run.missing) or len(missing) > UNSEEN_REPLAYED * len(run.ops.ranks):
+    if not missing or len(missing) < len(run.missing):
         return None
     known = {r: row for r in missing if (row := _like(run, found, nodes, r)) is not None}
     if len(known) < len(missing):
@@ -100,12 +101,8 @@ class _Draft:
     def __post_init__(self) -> None:
         """Number each operation that an unseen rank takes part in, and give it a transfer without a wait for it."""
         run, base = self.run, self.base
-        self.instance, self.fixed, self.later = (
-            base.instance.tolist(),
-            base.fixed.tolist(),
-            base.later.tolist(),
-        )
-        self.transfer = base.transfer.tolist()
+        self.instance, self.transfer = base.instance.tolist(), base.transfer.tolist()
+        self.fixed, self.later = base.fixed.tolist(), base.later.tolist()
         self.made: dict[tuple[int, int], int] = {}
         self.number: dict[Place, int] = {}
         seen = set(run.ops.ranks)
@@ -116,12 +113,12 @@ class _Draft:
         self.groups = self._groups()
         self.place = _places(run)
         self.eager = _eager(run)
-        least = _least(run)
+        self.least, _ = least_transfers(run)
         for row in self._rows():
             at = self._at(row, self.named[int(run.ops.channel[row])])
             known = self.instance[row] if self.instance[row] >= 0 else self.number.get(at, len(self.transfer))
             number = self.number.setdefault(at, known)
-            usual = least[_kind(run, row)]
+            usual = float(self.least[row])
             if number == len(self.transfer):
                 self.transfer.append(usual)
             self.transfer[number] = min(self.transfer[number], usual)
@@ -154,7 +151,8 @@ class _Draft:
             number = self.number.get(at, len(self.transfer))
             self.number[at] = number
             if number == len(self.transfer):
-                self.transfer.append(self.transfer[self.instance[row]] if self.instance[row] >= 0 else 0.0)
+                same = self.instance[row]  # a slow link of `like` is not one of `rank`
+                self.transfer.append(min(self.transfer[same], self.least[row]) if same >= 0 else 0.0)
         self.made[rank, row] = len(self.instance)
         alone = number < 0 or self.eager[row]
         self.instance.append(number)
@@ -262,22 +260,3 @@ def _eager(run: Measured) -> Mask:
 def _sort_of(ops: Operations, row: int) -> str:
     """Return the kind of an operation, equal for both ends of a message."""
     return "message" if ops.op[row] in MESSAGES else str(ops.op[row])
-
-
-def _kind(run: Measured, row: int) -> tuple[str, bool, tuple[object, ...]]:
-    channel = run.ops.channels[int(run.ops.channel[row])]
-    return str(run.ops.token[row]), channel.p2p, run.shape_of(channel)
-
-
-def _least(run: Measured) -> Mapping[tuple[str, bool, tuple[object, ...]], float]:
-    """Return by kind of operation the median transfer of complete ones, else the shortest duration, ns."""
-    ops, waits = run.ops, run.waits
-    whole: dict[tuple[str, bool, tuple[object, ...]], list[float]] = defaultdict(list)
-    shortest: dict[tuple[str, bool, tuple[object, ...]], float] = {}
-    for row in np.flatnonzero((ops.channel >= 0) & run.analysed).tolist():
-        kind, number = _kind(run, row), int(ops.instance[row])
-        lasted = float(ops.end[row] - ops.start[row])
-        shortest[kind] = min(shortest.get(kind, lasted), lasted)
-        if number >= 0 and waits.complete[number]:
-            whole[kind].append(float(waits.transfer[number]))
-    return {k: float(np.median(whole[k])) if k in whole else v for k, v in shortest.items()}

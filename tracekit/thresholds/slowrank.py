@@ -161,9 +161,6 @@ SLOWEST_BYTES_PER_NS: Final = 1.0
 SLOWEST_START_NS: Final = 1_000_000
 """A collective begins within a millisecond on any network, however many ranks it has."""
 
-UNSEEN_REPLAYED: Final = 1.0
-"""Most unrecorded ranks for each recorded one that are replayed as typical: with more, most waits would be invented."""
-
 MOSTLY_ONE: Final = MAJORITY * NEARLY_ALL
 """Share of an imbalance from which one rank is named, half of what a minor part leaves: uneven documents gave up to
 0.32, hidden culprits from 0.49."""

@@ -253,10 +253,9 @@ def _others(measured: Evidence, answer: Answer) -> Iterator[Considered]:
             named = answer.verdict == "imbalance" and answer.gain == found.gain
             yield _considered(case, answer, kind, subject, ranks, price, named=named)
     yield from _uneven(measured, answer)
-    high = max(unseen.known, unseen.undecided)
-    if high > 0:
+    if unseen.most > 0:
         subject = f"the ranks read wait for {ranks_in_words(unseen.ranks)}, and there is no trace of these"
-        price = Price(unseen.known, unseen.known, high)
+        price = Price.up_to(unseen.most, unseen.awaited)
         yield _considered(case, answer, "ranks without a trace", subject, unseen.ranks, price, named=False)
 
 

@@ -37,8 +37,7 @@ from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, mo
 from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink, slow_link
 from tracekit.analysis.slowrank.price import Price, link_doubt_ns, rank_doubt_ns, stage_doubt_ns
 from tracekit.analysis.slowrank.suspects import longest_takes_turns
-from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
-from tracekit.analysis.slowrank.unrecorded.unseen_replay import waited_for_unseen
+from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, waited_for_unseen
 from tracekit.causes import CAUSES
 from tracekit.findings import Suspect
 from tracekit.thresholds.slowrank import USUAL_VARIATION
@@ -185,7 +184,7 @@ class Evidence:
 
     @cached_property
     def unseen(self) -> Unseen:
-        """The time that the recorded ranks wait for ranks without a trace, as far as it makes steps longer."""
+        """What waits of recorded ranks for ranks without a trace cost."""
         cured = typical_without(self.case, self.case.significant(self.case.suspect_ns))
         return waited_for_unseen(self.case, cured)
 

@@ -48,32 +48,31 @@ def leave_unseen_open(
     """The open answer where a rank without a trace may be the culprit.
 
     The ranks without a trace are candidates; each costs at most what the others spend in its groups. A recorded rank
-    that works longer than its peers is one as well, or that is alone on its stage with a fault of its own (`lone`), and
-    comes first if that is more than the others are known to wait. A rank that all `peerless` messages pass may be at a
-    slow link.
+    that works longer than its peers comes first, or that is alone on its stage with a fault of its own (`lone`): its
+    slowness is shown. A rank that all `peerless` messages pass may be at a slow link.
     """
-    low, high = ms(unseen.known), ms(max(unseen.known, unseen.undecided))
+    high = ms(unseen.most)
     steps, mesh = case.steps.numbers, case.mesh
     placed = [(r, mesh.coords(r) if r in mesh.coordinates else {}) for r in unseen.ranks[:RANKS_LISTED]]
-    candidates = tuple(Suspect(r, None, at, low, 0.0, steps, "unknown", (), 0.0, high) for r, at in placed)
-    reason, longer = reason_of(case, unseen), 0.0
+    candidates = tuple(Suspect(r, None, at, 0.0, 0.0, steps, "unknown", (), 0.0, high) for r, at in placed)
+    reason = reason_of(case, unseen)
     recorded: tuple[Suspect, ...] = ()
     if (open_ := undecided(case)) is not None:
-        recorded, longer = candidates_of(case, open_), float(case.found.mean[open_.rows[0]])
-        reason += f"; rank {recorded[0].rank} works {ms(longer):.1f} ms longer than its peers"
+        recorded, longer = candidates_of(case, open_), ms(float(case.found.mean[open_.rows[0]]))
+        reason += f"; rank {recorded[0].rank} works {longer:.1f} ms longer than its peers"
     elif lone is not None:
-        recorded, longer = (lone_suspect(case, lone),), case.steps.mean(lone.over)
+        recorded = (lone_suspect(case, lone),)
         reason += f"; rank {recorded[0].rank} is slow itself: {lone.comparison}"
     elif (once := in_one_step(case)) is not None:
-        recorded, longer = maybe_slow(case, once.rows, once.gain), once.excess
+        recorded = maybe_slow(case, once.rows, once.gain)
         reason += f"; {step_in_words(case, once)}"
-    both = (*recorded, *candidates) if longer > unseen.known else (*candidates, *recorded)
+    both = *recorded, *candidates
     hubs = sorted({r for one in peerless for r in one.hub} & set(case.steps.ranks) - {c.rank for c in both})
     if hubs:
         reason += (
             f"; messages that no others compare with pass {ranks_in_words(hubs)}: a link there may be slow"
         )
-    hidden = {rank: all_could_hide_ns(case, (rank,)) + unseen.undecided for rank in hubs}
+    hidden = {rank: all_could_hide_ns(case, (rank,)) + unseen.most for rank in hubs}
     ends = (link_end(case, case.steps.row(rank), Price.up_to(most)) for rank, most in hidden.items())
     return left_open(reason, fewest_traces(case, unseen.ranks), (*both, *ends))
 

@@ -55,8 +55,7 @@ def unseen_rank_is_dearer(e: Evidence) -> Answer | None:
     """The recorded ranks wait for a rank without a trace, and lose at least as much by it as by anything recorded."""
     dearest, unseen = max(e.prices.values()), e.unseen
     awaited = max(dearest - e.least, e.case.suspect_ns)
-    bound = unseen.undecided if unseen.awaited >= awaited else 0.0
-    if max(unseen.known, bound) < max(e.least, dearest):
+    if unseen.awaited < awaited or unseen.most < max(e.least, dearest):
         return None
     return leave_unseen_open(e.case, unseen, e.lone, e.peerless)
 

@@ -16,7 +16,7 @@ from tracekit.analysis.slowrank.decision import culprits, gaps, limits, no_culpr
 from tracekit.analysis.slowrank.evidence import Evidence, evidence_of
 from tracekit.analysis.slowrank.gaps.recurrence import OneStep, step_in_words
 from tracekit.analysis.slowrank.suspects import Answer, left_open
-from tracekit.analysis.slowrank.unrecorded.unseen_replay import with_typical_unseen
+from tracekit.analysis.slowrank.unrecorded.unrecorded import with_typical_unseen
 from tracekit.findings import Quality
 
 Rule = Callable[[Evidence], Answer | None]
@@ -100,16 +100,9 @@ def first_of(evidence: Evidence) -> Answer:
 
 
 def _judged(case: Case) -> tuple[Case, Answer]:
-    """The answer and its case: with ranks without a trace modelled where that fits better, or turns open into named."""
-    replayed = with_typical_unseen(case)
-    if replayed is not None and replayed.residual_ns < case.residual_ns:
-        return replayed, decide(replayed)
-    answer = decide(case)
-    if replayed is not None and answer.verdict == "inconclusive":
-        again = decide(replayed)
-        if again.verdict == "slow_rank":
-            return replayed, again
-    return case, answer
+    """The answer and its case, with ranks without a trace in its model where that reproduces the recording."""
+    case = with_typical_unseen(case) or case
+    return case, decide(case)
 
 
 def _is_one_of_several(e: Evidence, once: OneStep) -> bool:

@@ -49,10 +49,10 @@ from tracekit.units import ms
 def unseen_ranks(e: Evidence) -> Iterator[Gap]:
     """Ranks left no trace, and others may wait for them; a rule decides about these before."""
     case, unseen = e.case, e.unseen
-    if case.missing and unseen.undecided > 0:
+    if case.missing and unseen.most > 0:
         what = f"{ranks_in_words(case.missing)} left no trace: others may wait for them"
         to_decide = fewest_traces(case, unseen.ranks or case.missing)
-        yield Gap(what, unseen.undecided, to_decide, decides=False)
+        yield Gap(what, unseen.most, to_decide, decides=False)
 
 
 def replay_contradicts(e: Evidence) -> Iterator[Gap]:

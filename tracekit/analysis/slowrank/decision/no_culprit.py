@@ -60,7 +60,7 @@ def a_role_loads(e: Evidence) -> Answer | None:
 
 def unseen_rank_may_cost(e: Evidence) -> Answer | None:
     """The recorded ranks may lose the threshold by waiting for a rank without a trace."""
-    if e.unseen.undecided < e.least:
+    if e.unseen.most < e.least:
         return None
     return leave_unseen_open(e.case, e.unseen, e.lone, e.peerless)
 

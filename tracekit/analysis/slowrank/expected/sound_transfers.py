@@ -9,7 +9,7 @@ quickest transfer of as many bytes in the same group, it waits for the unrecorde
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +18,7 @@ import numpy as np
 from tracekit.analysis.slowrank.expected.nodes import Nodes, nodes_of, reach
 from tracekit.matching.channels import Channel
 from tracekit.mesh.hardware import Hardware
-from tracekit.rank_events.operation_names import MESSAGES, is_ring, ring_share
+from tracekit.rank_events.operation_names import is_ring, ring_share
 from tracekit.thresholds.slowrank import (
     CLEARLY_MORE,
     FAR_MORE,
@@ -161,44 +161,30 @@ def slowest_ns(token: str) -> float:
     return SLOWEST_START_NS + twice / SLOWEST_BYTES_PER_NS
 
 
-def beyond_quickest(run: Measured, rows: Sequence[int]) -> dict[int, float]:
-    """The exposed time of each GPU collective beyond the fastest transfer of the same message, ns, by operation.
+def longest_ns(run: Measured, rows: I64, lasted: F64) -> F64:
+    """Return the longest sound transfer of each of `rows`, ns: of collectives on GPUs; infinite for other operations.
 
-    `rows` are operations of one message. A network needs about the same time for it at every place of a step; a slow
-    unrecorded rank is late by more where it had more work. Empty for messages of unknown size and for messages between
-    two ranks.
+    `lasted` is the time of each operation without waits for recorded ranks, ns. No sound network is slower, and no
+    operation takes `FAR_MORE` times as long as others of its group need for as many bytes: members of a ring send as
+    many in an all-gather as in a reduce-scatter, and twice as many in an all-reduce.
     """
-    ops, waits = run.ops, run.waits
-    rows = [row for row in rows if ops.instance[row] >= 0 and ops.per_rank[int(ops.rank[row])].on_gpu]
-    token = str(ops.token[rows[0]]) if rows else ""
-    if not rows or token.partition("/")[0] in MESSAGES or bytes_of(token) <= 0:
-        return {}
-    lasted = waits.transfer[ops.instance[rows]]
-    beyond = np.minimum(lasted - lasted.min(), ops.exposed[rows])
-    return dict(zip(rows, beyond.tolist(), strict=True))
-
-
-def beyond_likes(run: Measured, lasted: Mapping[int, float]) -> dict[int, float]:
-    """The exposed time of each GPU collective beyond what others of its group need for as many bytes, ns, by operation.
-
-    `lasted` is the time of each operation without waits for recorded ranks, ns. Members of a ring send as many bytes in
-    an all-gather as in a reduce-scatter, and twice as many in an all-reduce; one kind may be FAR_MORE times as slow
-    as another.
-    """
-    ops = run.ops
-    by_channel: dict[int, list[int]] = defaultdict(list)
-    for row in lasted:
-        on_gpu = ops.per_rank[int(ops.rank[row])].on_gpu
-        if on_gpu and is_ring(str(ops.op[row])) and bytes_of(str(ops.token[row])) > 0:
-            by_channel[int(ops.channel[row])].append(row)
-    beyond = {}
-    for channel, mine in by_channel.items():
+    ops, longest = run.ops, np.full(len(rows), np.inf)
+    rings: dict[int, list[int]] = defaultdict(list)
+    for at, row in enumerate(rows.tolist()):
+        channel, token = int(ops.channel[row]), str(ops.token[row])
+        if channel < 0 or ops.channels[channel].p2p or not ops.per_rank[int(ops.rank[row])].on_gpu:
+            continue
+        longest[at] = slowest_ns(token)
+        if is_ring(str(ops.op[row])) and bytes_of(token) > 0:
+            rings[channel].append(at)
+    for channel, mine in rings.items():
         members = len(ops.channels[channel].members)
-        moved = np.array([bytes_of(str(ops.token[r])) * ring_share(str(ops.op[r]), members) for r in mine])
-        took = np.array([lasted[row] for row in mine])
-        over = np.minimum(took - FAR_MORE * _quickest(moved, took), ops.exposed[mine])
-        beyond.update({row: float(o) for row, o in zip(mine, over, strict=True) if o > 0})
-    return beyond
+        sent = [
+            (bytes_of(str(ops.token[r])), ring_share(str(ops.op[r]), members)) for r in rows[mine].tolist()
+        ]
+        moved = np.array([size * share for size, share in sent])
+        longest[mine] = np.minimum(longest[mine], FAR_MORE * _quickest(moved, lasted[mine]))
+    return longest
 
 
 def _quickest(moved: F64, lasted: F64) -> F64:

@@ -166,7 +166,8 @@ def _saved_ns(case: Case, numbers: I64, usual: F64) -> float:
     late = np.zeros(len(case.waits.delivery))
     late[numbers] = np.maximum(case.waits.delivery[numbers] - usual, 0.0)
     cured = np.maximum(case.waits.transfer - late, 0.0)
-    return max(case.model.recorded_ns - case.model.step_ns(case.steps.own, cured), 0.0)
+    model = case.seen or case.model  # copies of ranks without a trace would be as slow
+    return max(model.recorded_ns - model.step_ns(case.steps.own, cured), 0.0)
 
 
 def all_could_hide_ns(case: Case, hub: tuple[int, ...]) -> float:
