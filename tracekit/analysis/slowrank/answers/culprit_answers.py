@@ -116,7 +116,7 @@ def _blame_proven(case: Case, found: Hypothesis) -> Answer:
 
 def _proves(case: Case, suspect: Suspect, suspects: list[Suspect]) -> bool:
     """Whether the suspect's evidence agrees with its price, and shows more than the usual pace of a host."""
-    return stands(case, suspect, suspects) and not may_be_pace(case, suspect, suspects)
+    return stands(case, suspect, suspects) and not may_be_pace(case, suspect)
 
 
 def _without_disagreeing(case: Case, suspects: list[Suspect], found: Hypothesis) -> Answer:
@@ -152,7 +152,7 @@ def _with_transfers(
 def _prices(case: Case, found: Hypothesis) -> list[Price]:
     """The price of each rank of `found`, with all that it may cost: a replay does not show all that its peers save.
 
-    Their kernels overlap with less communication once nothing waits for the rank, and their hosts run further ahead.
+    Their kernels overlap with less communication once nothing waits for the rank.
     """
     rows = np.array(found.rows)
     unsure, more = early_use_ns(case, rows), 0.0

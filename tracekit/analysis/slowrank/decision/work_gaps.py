@@ -13,9 +13,10 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence, Gap
 from tracekit.analysis.slowrank.expected.equal_work import QuickRanks
 from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps, what_would_decide, why_open
-from tracekit.analysis.slowrank.hypotheses.candidates import bounded, typical_without, usual_of
+from tracekit.analysis.slowrank.hypotheses.candidates import typical_without, usual_of
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import dispersion, unexplained_ns
 from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_bounds
+from tracekit.analysis.slowrank.hypotheses.host_bound import saved_in
 from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_ranks, varies_ns
 from tracekit.analysis.slowrank.suspects import up_to
 from tracekit.analysis.slowrank.wording import of_step, ranks_in_words
@@ -124,8 +125,8 @@ def _like_quick_ns(case: Case, quick: Sequence[QuickRanks]) -> float:
         target[one.others] = np.fmin(target[one.others], case.steps.own[one.others] - beyond)
         peers |= dict.fromkeys(one.others.tolist(), one.rows)
     usual = {**usual_of(case, rows), **case.model.usual(peers)}
-    saved = case.model.recorded_ns - case.model.step_ns(target, usual=usual)
-    return bounded(case, np.union1d(rows, np.array(list(peers), np.int64)), saved)
+    cured = np.union1d(rows, np.array(list(peers), np.int64))
+    return saved_in(case, case.model, cured, lambda m: m.step_ns(target, usual=usual))
 
 
 _SIZES: Final = (

@@ -14,7 +14,6 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.dealt_price import dealt_ns, more_data_price_ns
 from tracekit.analysis.slowrank.hypotheses.dealt_work import rows_sampled, variation
-from tracekit.analysis.slowrank.hypotheses.host_bound import typical_host_saves_ns
 from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
 from tracekit.step_graph.table_model import TableModel
 from tracekit.steps.dealt_tokens import Evened, even_shares
@@ -44,7 +43,6 @@ def uneven_data(case: Case) -> float:
     if dealt >= case.threshold_ns:
         return dealt
     gain = case.model.recorded_ns - case.model.levelled_ns(case.stages)
-    gain = min(gain, typical_host_saves_ns(case)) if gain >= case.threshold_ns else gain
     if gain >= case.threshold_ns and not _follows_data(case):
         gain = min(gain, more_data_price_ns(case))
     return gain if gain >= case.threshold_ns else 0.0
