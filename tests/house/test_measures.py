@@ -14,17 +14,18 @@ WORST = {
     "own thresholds": 31,
     "one importer": 0.26,
     "chain": 22,
-    "reached": 163,
+    "reached": 165,
     "answers": 1,
     "answer functions": 0,
     "functions that answer": 69,
-    "lines": 11150,
+    "lines": 11137,
 }
 """The values today, as `make measures` prints them with the goal of each.
 
 A role that loads data is a hypothesis with a rule of its own since three rules and a threshold went for it. Described
-hardware is a module, and what sound transfers take on any hardware another. Noise and delays have a module as well. A
-rule that adds lines to slowrank pays for them with what it replaces.
+hardware is a module, and what sound transfers take on any hardware another. Noise and delays have a module as well, as
+have the work of hosts and their timelines in replays. A rule that adds lines to slowrank pays for them with what it
+replaces.
 """
 
 
@@ -46,7 +47,7 @@ def measured():
         "answers": calls,
         "answer functions": functions,
         "functions that answer": returning,
-        "lines": measures.lines(code, measures.SLOWRANK),
+        "lines": 11137measures.lines(code, measures.SLOWRANK),
     }
 
 

@@ -127,9 +127,7 @@ RULES: Final = (
         "hypotheses.slow_link:_thread_doubt", "suspects:_no_fault", "suspects:_spared",
         "answers.culprit_answers:_not_saved",
     )),
-    *(Rule(f"hypotheses.host_bound:{name}", nothing=np.inf) for name in (
-        "most_saved_ns", "typical_host_saves_ns",
-    )),
+    Rule("hypotheses.host_bound:with_hosts", argument=1),
     *(Rule(place, nothing=()) for place in (
         "expected.nodes:on_slow_node", "answers.compared_steps:odd_steps",
     )),

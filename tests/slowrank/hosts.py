@@ -47,10 +47,11 @@ def host_bound(
     pace: Callable[[int], float] = lambda rank: 1.0,
     loading: Callable[[int, int], float] = lambda rank, step: LOADING_US,
     also: tuple[str, str, float] | None = None,
+    kernel: Callable[[int], float] = lambda turn: KERNEL_US,
 ) -> tuple[Run, float]:
     """(the run, mean step in ms). `pace`: factor on the time between two launches of a rank's host; `loading`: µs for
     which it loads at the begin of a step; `recorded`: whether hosts are; `also`: (category, name, µs) of what hosts
-    do behind that, of no category if nothing is recorded of it."""
+    do behind that, of no category if nothing is recorded of it; `kernel`: µs of each kernel, by round of the step."""
     lines = [_Rank(r, recorded) for r in range(world)]
     for step in range(steps):
         begins = [line.now for line in lines]
@@ -62,12 +63,12 @@ def host_bound(
                 if also[0]:
                     line.host(also[2], also[0], also[1])
                 line.now += also[2]
-        for _ in range(ROUNDS):
+        for turn in range(ROUNDS):
             handles = []
             for line in lines:
                 for _ in range(KERNELS):
                     line.launch(PACE_US * pace(line.rank))
-                    line.compute(KERNEL_US)
+                    line.compute(kernel(turn))
                 line.launch(PACE_US * pace(line.rank))
                 handles.append(line.post(0))
             end = max(begin for begin, *_ in handles) + TRANSFER_US

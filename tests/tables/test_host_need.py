@@ -6,7 +6,7 @@ import pytest
 from tests.slowrank.hosts import KERNELS, LOADING_US, PACE_US, ROUNDS, host_bound
 from tests.tables.rows import events, gemm, launch, row
 from tracekit.analysis.slowrank.opened import opened
-from tracekit.steps.host_need import _working
+from tracekit.steps.host_work import host_work
 from tracekit.thresholds.slowrank import QUEUE_ROOM
 
 LAUNCHES_US, MORE_US = ROUNDS * (KERNELS + 1) * PACE_US, 400.0
@@ -46,7 +46,7 @@ def test_a_long_launch_is_work_if_queues_have_room(queued):
     kernels = [gemm(5, 900, correlation=0), *(gemm(900 + n, 1, correlation=n) for n in range(1, queued + 1))]
     begin = 2 * (queued + 1)
     long = row("cuda_runtime", "cudaLaunchKernel", begin, 300, correlation=queued + 1, pid=1, tid=1)
-    (begins, ends), _ = _working(events([*launches, *kernels, long, gemm(1000, 5, correlation=queued + 1)]))
+    (begins, ends), _ = host_work(events([*launches, *kernels, long, gemm(1000, 5, correlation=queued + 1)]))
     assert (ends - begins).sum() / 1000 == pytest.approx(begin + (300 if queued < QUEUE_ROOM else 0), abs=2)
 
 
@@ -55,5 +55,41 @@ def test_a_thread_that_launches_nothing_works_beside(tid, counts):
     """A loader's thread pins memory while the one that launches is done."""
     launches = [row_ for n in range(3) for row_ in (launch(20 * n, n), gemm(20 * n + 5, 5, correlation=n))]
     pins = row("cpu_op", "pin_memory_worker", 60, 500, pid=1, tid=tid)
-    (begins, ends), _ = _working(events([*launches, pins]))
+    (begins, ends), _ = host_work(events([*launches, pins]))
     assert (ends - begins).sum() / 1000 == pytest.approx(41 + (519 if counts else 0), abs=2)
+
+
+def launched(rooms, also):
+    """Events of a host that pauses for 4 ms behind launches, with room in the queue or not, as `rooms` says.
+
+    `also` makes the events of each pause.
+    """
+    rows, number = [], 0
+    for at, room in enumerate(rooms):
+        for _ in range(1 if room else QUEUE_ROOM + 1):
+            rows += [
+                launch(4000 * at, number),
+                gemm(4000 * at + (5 if room else 3999), 1, correlation=number),
+            ]
+            number += 1
+        rows += also(4000 * at + 10)
+    return events(
+        [*rows, launch(4000 * len(rooms), number), gemm(4000 * len(rooms) + 5, 1, correlation=number)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "works"), [("aten::mm", 3000), ("record_param_comms", 3000), ("gloo:all_reduce", 0)]
+)
+def test_a_long_operator_is_work_with_room(name, works):
+    """Without room it works as long as such operators do with room."""
+    recorded = launched([True, False], lambda at: [row("cpu_op", name, at, 3000, pid=1, tid=1)])
+    (begins, ends), _ = host_work(recorded)
+    assert (ends - begins).sum() / 1000 == pytest.approx(2 * works, rel=0.02, abs=30)
+
+
+def test_a_silent_host_works_where_no_operators_are_recorded():
+    """Pauses without room are longer here, and count as long as those with room."""
+    recorded = launched([True, True, False], lambda at: [])
+    (begins, ends), _ = host_work(recorded)
+    assert (ends - begins).sum() / 1000 == pytest.approx(3 * 4000, rel=0.02)

@@ -71,6 +71,15 @@ class RankTimeline:
         points = np.concatenate([[knots[0]], np.clip(self.readings, knots[0], knots[-1]), [knots[-1]]])
         return np.asarray(np.maximum(np.diff(np.interp(points, knots, mapped)), 0.0), np.float64)
 
+    def stretched(self, ratio: F64) -> F64:
+        """Return its gaps with each step stretched by `ratio`, ns; most ranks keep theirs."""
+        return self.gaps if (ratio == 1.0).all() else self.rescaled(self.knots, ratio)
+
+    def same_events(self, other: "RankTimeline") -> bool:
+        """Whether both begin at the same time, and hold the same events in the same order."""
+        same = self.start == other.start and self.row == other.row and np.array_equal(self.kinds, other.kinds)
+        return same and np.array_equal(self.events, other.events)
+
     def scaled(self, spans: F64, factor: F64) -> Cuts:
         """Return its own time with each of `spans` (begin, end, begin, …; ns) scaled by its `factor`."""
         begin, end = self.knots[0], self.knots[-1]
@@ -93,6 +102,12 @@ class RankTimeline:
     def alike(self, other: Parts) -> Parts | None:
         """Return its parts that are cut at the same operations as `other`; None without such parts."""
         return next((p for p in self.parts if p.alike(other)), None)
+
+
+def ratio_of(own: F64, target: F64) -> F64:
+    """Return the factor by which each part of a rank's own time becomes `target`; 1 where either is unknown."""
+    known = np.isfinite(own) & (own > 0) & np.isfinite(target)
+    return np.asarray(np.where(known, target / np.where(known, own, 1.0), 1.0), np.float64)
 
 
 def completed(lines: Sequence[RankTimeline], gaps: Sequence[F64], marks: F64, ends: F64) -> F64:

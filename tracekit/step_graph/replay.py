@@ -6,15 +6,16 @@ so that a delay hidden by slack, or by another rank that is just as late, costs 
 Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis" (OSDI'25), on matched traces.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar, Self
 
 import numpy as np
 
+from tracekit.step_graph.host_timeline import Hosts, HostsAtLevels, HostTimeline, clocks, delays_of
 from tracekit.step_graph.own_parts import WaitingParts, cut_there
-from tracekit.step_graph.rank_timeline import RankTimeline, completed
+from tracekit.step_graph.rank_timeline import RankTimeline, completed, ratio_of
 from tracekit.step_graph.replay_in_turn import InTurn, causes_of
 from tracekit.step_graph.replay_levels import Levels, levels_of
 from tracekit.thresholds.slowrank import DRIFT_SHARE, MAJORITY, MOST_REPEATS
@@ -45,6 +46,7 @@ class StepModel:
     later: F64  # how long each operation ends after the one of the member that came last
     caused: I64  # pairs of instances (two rows): the first starts no sooner than the second, of another channel, ends
     shares: F64  # the part of a whole step that each column holds
+    hosts: Hosts = ()  # those that may delay their ranks; () without any
     of_table: ClassVar[None] = None
 
     @property
@@ -103,7 +105,7 @@ class StepModel:
             for line, ratio in zip(self.runs[n][1], self._ratios(n, target), strict=True):
                 shorter = (usual or {}).get((n, line.row))
                 if shorter is None:
-                    gaps.append(_stretched(line, ratio))
+                    gaps.append(line.stretched(ratio))
                 elif isinstance(shorter, WaitingParts):
                     gaps.append(line.rescaled(*cut_there(shorter, line.knots, ratio)))
                 else:
@@ -118,10 +120,15 @@ class StepModel:
         operations, held = [np.empty(0, np.int64)], [np.empty(0)]
         own = self.own if target is None else target
         for n, (_, timelines) in enumerate(self.runs):
-            gaps = [_stretched(*each) for each in zip(timelines, self._ratios(n, own), strict=True)]
-            needed, stood = self._run(n, gaps, self.transfer, self._begins(n))[2]()
+            gaps = [line.stretched(each) for line, each in zip(timelines, self._ratios(n, own), strict=True)]
+            needed, stood = self._run(n, gaps, self.transfer, *self._begins(n)[:2])[2]()
             operations, held = [*operations, needed], [*held, stood]
         return np.concatenate(operations), np.concatenate(held)
+
+    def beside(self, hosts: Hosts, but: Collection[int]) -> "StepModel":
+        """Return the model in which `hosts` (by run) may delay their ranks, but for those of the rows `but`."""
+        kept = (tuple(host for host in some if host.row not in but) for some in hosts)
+        return replace(self, hosts=tuple(kept)).in_order_of(self)
 
     def retimed(self, *, fixed: F64 | None = None, transfer: F64 | None = None) -> "StepModel":
         """Return the model with other durations or transfers; its waits, and so its order of replay, are the same."""
@@ -179,7 +186,7 @@ class StepModel:
                 if rows:
                     usual |= dict.fromkeys(rows, np.median([widths[row] for row in rows], axis=0))
             return [
-                line.rescaled(line.blocks, _ratio(widths[line.row], usual[line.row]))
+                line.rescaled(line.blocks, ratio_of(widths[line.row], usual[line.row]))
                 for line in self.runs[n][1]
             ]
 
@@ -205,21 +212,25 @@ class StepModel:
 
         Stages begin the recorded steps as far apart as their slowness put them, and the first step of a recording is
         shorter for waiting ranks. Any run in which ranks drift is repeated from where each rank ended, until all take
-        equally long. Ranks that no wait joins never do, and steps then have no common end.
+        equally long. Ranks that no wait joins never do, and steps then have no common end. A run is repeated as well
+        while its hosts lose the lead that they had when the recording began.
         """
-        total, count = 0.0, 0.0
+        total, count, lasts = 0.0, 0.0, self.transfer if transfer is None else transfer
         for n, (columns, lines) in enumerate(self.runs):
-            gaps, begins = gaps_of(n), self._begins(n)
+            gaps, (begins, clock, need) = gaps_of(n), self._begins(n)
             spans: list[float] = []
             while len(spans) < MOST_REPEATS:
-                ends, marks, _ = self._run(n, gaps, self.transfer if transfer is None else transfer, begins)
+                ahead = (begins - clock)[need > 0]
+                ends, marks, _ = self._run(n, gaps, lasts, begins, clock)
                 whole = completed(lines, gaps, marks, ends) if marks.size else ends
                 spans.append(float(np.median(whole)) - float(np.median(begins)))
                 follow = marks[:, -1] if marks.size else ends  # no step follows on a cut one
-                if once or np.ptp(follow - begins) <= DRIFT_SHARE * spans[-1]:
-                    spans[0] = spans[-1]
+                steady = once or np.ptp(follow - begins) <= DRIFT_SHARE * spans[-1]
+                spans[0] = spans[-1] if steady else spans[0]
+                begins, clock = follow, clock + need
+                lost = ahead - (begins - clock)[need > 0]
+                if steady and (once or lost.max(initial=0.0) <= DRIFT_SHARE * spans[-1]):
                     break
-                begins = follow
             total += spans[0]
             count += len(columns) if marks.size else float(self.shares[list(columns)].sum())
         return total / max(count, 1)
@@ -228,11 +239,21 @@ class StepModel:
         """Return the factors by which steps become `target` (ranks × steps, ns): timelines × steps of run `n`."""
         columns, timelines = self.runs[n]
         chosen = np.ix_([line.row for line in timelines], columns)
-        return _ratio(self.own[chosen], target[chosen])
+        return ratio_of(self.own[chosen], target[chosen])
 
-    def _begins(self, n: int) -> F64:
-        """Return when each rank of run `n` begins, ns."""
-        return np.array([line.start for line in self.runs[n][1]])
+    def _begins(self, n: int) -> tuple[F64, F64, F64]:
+        """Return (when each rank of run `n` begins; when its host does, how long that works, as `clocks`); ns."""
+        return np.array([line.start for line in self.runs[n][1]]), *clocks(self._hosts(n), self.runs[n][1])
+
+    def _hosts(self, n: int) -> tuple[HostTimeline, ...]:
+        """Return the hosts of run `n` that may delay their ranks."""
+        return self.hosts[n] if self.hosts else ()
+
+    @cached_property
+    def host_levels(self) -> tuple[HostsAtLevels | None, ...]:
+        """The events of each run that its hosts may delay; None where there are none, or no levels."""
+        found = ((self._hosts(n), self.runs[n][1], at) for n, at in enumerate(self.levels))
+        return tuple(HostsAtLevels.of(h, lines, at) if at and h else None for h, lines, at in found)
 
     @cached_property
     def levels(self) -> tuple[Levels | None, ...]:
@@ -241,26 +262,27 @@ class StepModel:
         return tuple(levels_of(lines, *orders) for _, lines in self.runs)
 
     def _run(
-        self, n: int, gaps: Sequence[F64], transfer: F64, begins: F64
+        self, n: int, gaps: Sequence[F64], transfer: F64, begins: F64, clock: F64
     ) -> tuple[F64, F64, Callable[[], tuple[I64, F64]]]:
         """Return (when each rank of run `n` ends, reaches its marks; what gives needed operations and waits); ns.
 
         `gaps` is by timeline own time before each of its events, the tail last; `transfer` is by instance; `begins` is
-        when each rank begins.
+        when each rank begins, and `clock` when its host does, which changes by its stops.
         """
         levels = self.levels[n]
         if levels is None:
             done = InTurn(
                 self.runs[n][1], begins.tolist(), [g.tolist() for g in gaps], transfer.tolist(),
                 self.instance.tolist(), self.fixed.tolist(), self.before.tolist(), self.later.tolist(),
-                causes_of(self.caused),
+                causes_of(self.caused), delays_of(self._hosts(n), self.runs[n][1]), clock.tolist(),
             )  # fmt: skip
-            ends = np.array(done.ends())
+            ends, clock[:] = np.array(done.ends()), done.host_clock
             stood = np.array(list(done.stood), np.int64), np.array(list(done.stood.values()))
             return ends, np.array(done.marks), lambda: stood
         every = np.concatenate([*(g[:-1] for g in gaps), [0.0]])
         lasts = np.concatenate([transfer, self.fixed, [0.0]])
-        wall = levels.walls(begins, every, lasts)
+        hosts = self.host_levels[n]
+        wall = levels.walls(begins, every, lasts, partial(hosts.delay, clock) if hosts else None)
         ends = wall[levels.final] + np.array([g[-1] for g in gaps])
         marks = wall[levels.marks].reshape(len(ends), -1)
         return ends, marks, lambda: (levels.operations.astype(np.int64), levels.stood_ns(wall, every, lasts))
@@ -268,28 +290,5 @@ class StepModel:
 
 def _same_events(one: StepRun, other: StepRun) -> bool:
     """Whether two runs of steps have the same begins, and the same events in the same order."""
-    return (
-        one[0] == other[0]
-        and len(one[1]) == len(other[1])
-        and all(
-            a is b
-            or (
-                a.start == b.start
-                and a.row == b.row
-                and np.array_equal(a.kinds, b.kinds)
-                and np.array_equal(a.events, b.events)
-            )
-            for a, b in zip(one[1], other[1], strict=True)
-        )
-    )
-
-
-def _ratio(own: F64, target: F64) -> F64:
-    """Return the factor by which each part of a rank's own time becomes `target`; 1 where either is unknown."""
-    known = np.isfinite(own) & (own > 0) & np.isfinite(target)
-    return np.asarray(np.where(known, target / np.where(known, own, 1.0), 1.0), np.float64)
-
-
-def _stretched(line: RankTimeline, ratio: F64) -> F64:
-    """Return the gaps of `line` with each step stretched by `ratio`; most ranks keep theirs."""
-    return line.gaps if (ratio == 1.0).all() else line.rescaled(line.knots, ratio)
+    same = one[0] == other[0] and len(one[1]) == len(other[1])
+    return same and all(a is b or a.same_events(b) for a, b in zip(one[1], other[1], strict=True))

@@ -23,6 +23,10 @@ class InTurn:
     before: list[int]
     later: list[float]
     causes: dict[int, list[int]]  # by instance: instances of other channels that must end before it starts
+    delays: Sequence[
+        dict[int, tuple[float, float, float]]
+    ]  # by timeline and event: what its host does (`delays_of`)
+    host_clock: list[float]  # by timeline: when its host began, and how long it stood since
     kinds: list[list[int]] = field(init=False)  # by timeline: of each of its events
     events: list[list[int]] = field(init=False)  # by timeline: their operations
     place: list[int] = field(init=False)  # by timeline: its next event
@@ -70,11 +74,13 @@ class InTurn:
         """Advance rank `n` until it ends or needs an operation that another rank has not posted."""
         kinds, events, gaps = self.kinds[n], self.events[n], self.gaps[n]
         fixed, instance = self.fixed, self.instance
-        now, i = self.clock[n], self.place[n]
+        now, i, delays = self.clock[n], self.place[n], self.delays[n]
         while i < len(kinds):
             event = events[i]
             number = instance[event]
             now += gaps[i]
+            if i in delays:
+                now = self._delayed(n, now, *delays.pop(i))
             if kinds[i] == MARK:
                 self.marks[n].append(now)
             elif kinds[i] == POST:
@@ -92,6 +98,13 @@ class InTurn:
                 break
             i += 1
         self.clock[n], self.place[n] = now, i
+
+    def _delayed(self, n: int, now: float, floor: float, stop: float, after: float) -> float:
+        """Return when rank `n` comes to an event that it reaches at `now`, but for its host."""
+        clock = self.host_clock[n]
+        here = max(now, clock + floor)
+        self.host_clock[n] = clock = max(clock, here + stop)
+        return max(here, clock + after)
 
     def _end(self, number: int, event: int, now: float) -> float:
         """Return when a member's operation ends."""

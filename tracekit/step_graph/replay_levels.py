@@ -5,7 +5,7 @@ they do depend on times (matches that contradict each other, or a queue with an 
 none, and the ranks are replayed one after the other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,9 @@ from tracekit.arrays import compact
 from tracekit.step_graph.rank_timeline import MARK, NEED, RankTimeline
 from tracekit.step_graph.replay_events import Events, depths_of, events_of, order_is_told
 from tracekit.units import F64, I32, I64
+
+Delay = Callable[[int, F64], None]
+"""Delays the events of a level, by its number and the times at which ranks reach them, ns, which it changes."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +49,13 @@ class Levels:
     final: I32  # by rank: the place at which it ends
     marks: I32  # by mark: its place, rank after rank
 
-    def walls(self, begins: F64, gaps: F64, lasts: F64) -> F64:
-        """Return when each place is reached if ranks begin at `begins`, ns.
+    def walls(self, begins: F64, gaps: F64, lasts: F64, delay: Delay | None = None) -> F64:
+        """Return when each place is reached if ranks begin at `begins`, ns; hosts may `delay` them.
 
         `gaps`: own time before each event; `lasts`: transfers, then durations.
         """
-        wall = np.empty(self.bounds[-1][3] + 1)
+        wall = np.full(self.bounds[-1][3] + 1, -np.inf)  # the last is the place of an absent predecessor
         wall[: len(begins)] = begins
-        wall[-1] = -np.inf  # the place of an absent predecessor
         # numpy takes indices of this type alone quickly
         places = self.earlier, self.awaited, self.posts, self.queued, self.causes
         earlier, awaited, posts, queued, causes = (p.astype(np.intp) for p in places)
@@ -61,12 +63,13 @@ class Levels:
         gap, wait = gaps[self.gap], lasts[self.lasts]
         queue, cause = lasts[self.queued_lasts], lasts[self.causes_lasts]
         waits = np.append(0, np.cumsum(self.causes >= 0)).tolist()  # by cause: how many before it exist
-        first_cause = self.first_cause.tolist()
-        events, needs, instances = 0, 0, 0
-        for first, need, instance, end, post, last in self.bounds:
+        first_cause, events, needs, instances = self.first_cause.tolist(), 0, 0, 0
+        for level, (first, need, instance, end, post, last) in enumerate(self.bounds):
             now = wall.take(earlier[events : events + instance - first])
             now += gap[events : events + instance - first]
             events += instance - first
+            if delay:
+                delay(level, now)
             if count := instance - need:
                 until = wall.take(awaited[needs : needs + count])
                 until += wait[needs : needs + count]

@@ -7,103 +7,42 @@ the rest are as short as ever. So a sum over a step varies by more than a slow r
 operators that are short for their place in the step.
 """
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from tracekit.arrays import numbered_rows
-from tracekit.intervals import Intervals, inside_each, subtract, union
+from tracekit.intervals import Intervals, inside_each
 from tracekit.matching.match import Operations
-from tracekit.rank_events.coded_words import Column
 from tracekit.rank_events.compute import NOT_COMPUTE, OPERATOR
-from tracekit.rank_events.event_columns import DEVICE_CALLS, Values, categories, ints, matches, truth
-from tracekit.rank_events.stream_waits import HOST_WAIT
-from tracekit.steps.features import LOADER
+from tracekit.rank_events.event_columns import Values, categories, ints, matches, truth
+from tracekit.steps.host_work import LAUNCH
 from tracekit.steps.medians import weighted_quantile
 from tracekit.steps.steps import Steps, windows_of
 from tracekit.store import Run
 from tracekit.thresholds.slowrank import (
-    HOST_SILENT_NS,
-    LAUNCHED_NS,
     MINOR,
     NEARLY_ALL,
-    OPERATOR_NS,
-    QUEUE_ROOM,
     STEP_PARTS,
 )
-from tracekit.units import F64, I64, Mask
-
-_WAITS = re.compile(rf"{HOST_WAIT.pattern}|Query")
-"""Calls in which a host may wait until its device, or another host, has done something."""
-
-_FOR_OTHERS = re.compile(r"^(gloo|mpi|ucc)\b|barrier", re.IGNORECASE)
-"""Operators in which a host may wait until another host comes."""
-
-_TALKS = re.compile(r"^(record_param_comms$|c10d::|nccl:)")
-"""Operators in which a host may wait until there is room for its data."""
+from tracekit.units import F64, I64
 
 
-def host_need(run: Run, ops: Operations, steps: Steps, rank: int) -> F64:
+def host_need(ops: Operations, steps: Steps, rank: int, working: Intervals, launched: I64) -> F64:
     """Return how long the host of `rank` works in each of `steps`, ns; NaN if its launches were not recorded.
 
-    A host works in operators, in short calls and in loading data, and between these unless nothing is recorded for
-    long: there, in waiting calls, and in calls that a full queue makes long, it may wait. So it may need more than
-    that, and never less.
+    `working` and `launched` come from `host_work`. It may need more than that, and hardly less.
     """
     need = np.full(len(steps.numbers), np.nan)
     begins, ends = on_host(ops, steps, rank)
     known = np.flatnonzero(ends > begins)
     if not len(known):
         return need
-    working, launched = _working(run.events(rank, ["ts", "dur", "cat", "name", "correlation", "pid", "tid"]))
     inside = begins[known], ends[known]
     recorded = np.searchsorted(launched, inside[1]) > np.searchsorted(launched, inside[0])
     need[known] = np.where(recorded, inside_each(working, inside), np.nan)
     return need
-
-
-def _working(events: pa.Table) -> tuple[Intervals, I64]:
-    """Return (intervals in which a host works, sorted times at which it launches kernels); ns."""
-    start = ints(events, "ts", 0)
-    end = start + ints(events, "dur", 0)
-    cat = categories(events)
-    call = cat.among(DEVICE_CALLS)
-    waits = call & (
-        truth(events, "name", _WAITS) | ((end - start > LAUNCHED_NS) & ~_has_room(events, cat, call))
-    )
-    talks = (cat == "cpu_op") & truth(events, "name", _TALKS) & (end - start > HOST_SILENT_NS)
-    operator = (cat == "cpu_op") & ~truth(events, "name", _FOR_OTHERS) & (end - start <= OPERATOR_NS)
-    waits |= talks
-    loads = cat.among(["user_annotation", "python_function"]) & truth(events, "name", LOADER)
-    busy = (call & ~waits) | (operator & ~talks) | loads
-    stands = union(start[waits], end[waits])
-    mine = _of_launching_threads(events, call & truth(events, "name", LAUNCH))
-    busy, seen = busy & mine, (busy | waits) & mine
-    spans = union(start[seen], end[seen])
-    brief = spans[0][1:] - spans[1][:-1] <= HOST_SILENT_NS
-    linked = union(
-        np.concatenate([start[busy], spans[1][:-1][brief]]), np.concatenate([end[busy], spans[0][1:][brief]])
-    )
-    return subtract(linked, stands), np.sort(start[call & truth(events, "name", LAUNCH)])
-
-
-def _of_launching_threads(events: pa.Table, launches: Mask) -> Mask:
-    """Return whether each event is of a thread that `launches` kernels; others, such as pinning threads, are beside."""
-    number = numbered_rows(ints(events, "pid", -1), ints(events, "tid", -1))[1]
-    return np.asarray(np.isin(number, np.unique(number[launches])), bool)
-
-
-def _has_room(events: pa.Table, cat: Column, call: Mask) -> Mask:
-    """Whether each `call` is a launch while so few kernels wait for the device that its queue cannot be full."""
-    start, number = ints(events, "ts", 0), ints(events, "correlation", -1)
-    launches = call & (number >= 0) & truth(events, "name", LAUNCH)
-    ran = cat.among(["kernel", "gpu_memcpy", "gpu_memset"]) & np.isin(number, number[launches])
-    begun = np.searchsorted(np.sort(start[ran]), start, side="right")
-    queued = np.searchsorted(np.sort(start[launches]), start, side="right") - begun
-    return np.asarray(launches & (queued < QUEUE_ROOM), bool)
 
 
 def on_host(ops: Operations, steps: Steps, rank: int) -> tuple[I64, I64]:
@@ -151,9 +90,6 @@ def _launched(issued: I64) -> tuple[int, int] | None:
 
 
 # The rate at which a host launches work where nothing holds it up.
-
-LAUNCH = re.compile(r"^(cuda|hip|cu)\w*Launch", re.IGNORECASE)
-"""Calls that launch kernels."""
 
 FREE = 10
 """Percentile of the intervals: a host that is held up launches more slowly, and never faster than it can. One that

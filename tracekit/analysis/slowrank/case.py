@@ -11,6 +11,7 @@ from tracekit.analysis.slowrank.expected.like_with_like import Circumstances, al
 from tracekit.findings import Quality
 from tracekit.matching.match import Operations, with_concealed
 from tracekit.mesh import Mesh
+from tracekit.step_graph.host_timeline import Host, host_of
 from tracekit.step_graph.own_parts import WaitingParts
 from tracekit.step_graph.replay import StepModel, Usual
 from tracekit.step_graph.statistics import Excess
@@ -133,12 +134,21 @@ class Case(Measured):
     def host_needs(self) -> F64:
         """The time that hosts need for each step, ranks × steps, ns; NaN where not recorded, or not in the sample."""
         needs = np.full(self.steps.own.shape, np.nan)
-        asked = range(0, len(needs), max(1, len(needs) // RANKS_SAMPLED))
-        for row in asked:
-            rank = self.steps.ranks[row]
-            if self.ops.per_rank[rank].on_gpu:
-                needs[row] = host_need(self.run, self.ops, self.steps, rank)
+        for row, host in self.hosts.items():
+            needs[row] = host_need(self.ops, self.steps, self.steps.ranks[row], host.working, host.launched)
         return needs
+
+    @cached_property
+    def hosts(self) -> dict[int, Host]:
+        """What the hosts of a sample of ranks did, by row; those that were recorded on a GPU trace."""
+        sample = range(0, len(self.steps.ranks), max(1, len(self.steps.ranks) // RANKS_SAMPLED))
+        found = {row: host_of(self, self.steps.ranks[row]) for row in sample}
+        return {row: host for row, host in found.items() if host is not None}
+
+    @cached_property
+    def hosted(self) -> dict[tuple[int, frozenset[int]], tuple[StepModel, StepModel]]:
+        """The models that were given hosts, and the same with them, by what was asked for (`host_bound.with_hosts`)."""
+        return {}
 
     @cached_property
     def concealing(self) -> tuple["Case", "Case"] | None:

@@ -21,7 +21,6 @@ from tracekit.analysis.slowrank.gaps.recurrence import (
 )
 from tracekit.analysis.slowrank.hypotheses.candidates import (
     Hypothesis,
-    bounded,
     price,
     slow_ranks,
     those_that_cost,
@@ -29,6 +28,7 @@ from tracekit.analysis.slowrank.hypotheses.candidates import (
     usual_of,
 )
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import uneven_data, uneven_tokens
+from tracekit.analysis.slowrank.hypotheses.host_bound import with_hosts
 from tracekit.analysis.slowrank.hypotheses.link_cure import not_awaiting, without_link
 from tracekit.analysis.slowrank.hypotheses.loading_role import Role, role_of_stage, role_of_tensor_groups
 from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault, lone_accident, lone_faults
@@ -40,6 +40,7 @@ from tracekit.analysis.slowrank.suspects import longest_takes_turns
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, waited_for_unseen
 from tracekit.causes import CAUSES
 from tracekit.findings import Suspect
+from tracekit.step_graph.replay import StepModel
 from tracekit.thresholds.slowrank import USUAL_VARIATION
 
 
@@ -263,17 +264,17 @@ class Faults:
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """The kinds of faults that there are; none for an operation table."""
-        stage = self.stage is not None and self.stage.cured is not None
-        there = {Kind.RANKS: bool(self.rows), Kind.LINK: self.link is not None, Kind.STAGE: stage}
+        stage, link = self.stage is not None and self.stage.cured is not None, self.link is not None
+        there = {Kind.RANKS: bool(self.rows), Kind.LINK: link, Kind.STAGE: stage}
         return tuple(kind for kind in there if there[kind]) if self.case.timeline is not None else ()
 
-    def step_ns(self, cured: Collection[Kind]) -> float:
-        """Return the mean step without the faults `cured`, ns."""
-        case, model = self.case, self.case.timeline
+    def step_ns(self, cured: Collection[Kind], model: StepModel | None = None) -> float:
+        """Return the mean step without the faults `cured`, ns, in `model` or that of the case."""
+        case, model = self.case, model or self.case.timeline
         if model is None:
             return self.case.step_ns
-        own, usual, rows = case.steps.own, None, np.array(self.rows, np.int64)
-        if Kind.RANKS in cured and len(rows):
+        own, usual = case.steps.own, None
+        if Kind.RANKS in cured and len(rows := np.array(self.rows, np.int64)):
             own, usual = typical_without(case, rows), usual_of(case, rows)
         if Kind.STAGE in cured and self.stage is not None and self.stage.cured is not None:
             own = own * np.where(np.isfinite(case.steps.own), self.stage.cured / case.steps.own, 1.0)
@@ -287,12 +288,12 @@ class Faults:
 
     def price(self, kind: Kind, after: Collection[Kind] = ()) -> Price:
         """Return what the cure of `kind` saves after the cures `after`, ns a step, widened by its own doubt."""
-        saved = max(self.step_ns(after) - self.step_ns((*after, kind)), 0.0)
-        rows = np.array(self.rows, np.int64)
+        case, stage = self.case, self.stage.rows if self.stage else ()
+        model = case.timeline and with_hosts(case, case.timeline, (*self.rows, *stage))
+        saved = max(self.step_ns(after, model) - self.step_ns((*after, kind), model), 0.0)
+        doubt = stage_doubt_ns(case, np.array(stage, np.int64))
         if kind == Kind.RANKS:
-            saved, doubt = bounded(self.case, rows, saved), rank_doubt_ns(self.case, rows)
+            doubt = rank_doubt_ns(case, np.array(self.rows, np.int64))
         elif kind == Kind.LINK and self.link is not None:
-            doubt = link_doubt_ns(self.case, saved, self.link.z)
-        else:
-            doubt = stage_doubt_ns(self.case, np.array(self.stage.rows if self.stage else (), np.int64))
+            doubt = link_doubt_ns(case, saved, self.link.z)
         return Price.exactly(saved).widened(doubt)

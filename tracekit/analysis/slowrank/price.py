@@ -1,13 +1,11 @@
 """Prices as intervals: what a step saves by a cure, at least, likely and at most."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case, Timelines
-from tracekit.step_graph.replay import StepModel
+from tracekit.analysis.slowrank.case import Case
 from tracekit.step_graph.statistics import NORMAL_95
 from tracekit.thresholds.slowrank import LITTLE_SHARE, MAJORITY
 from tracekit.units import F64, I64, ms
@@ -55,12 +53,6 @@ class Price:
 def explained_from(case: Case) -> float:
     """Return the least saving of the step model that counts as explained, ns: its error may have another cause."""
     return NORMAL_95 * case.residual_ns
-
-
-def saved_by(models: Timelines, cured: Callable[[StepModel], float]) -> Price:
-    """Return what a cure saves, ns a step; `cured` gives the length of a step with it, whatever unmatched waits are."""
-    low, best, high = (m.recorded_ns - cured(m) for m in (models.pinned, models.likely, models.free))
-    return Price.between(low, best, high)
 
 
 def rank_doubt_ns(case: Case, rows: I64) -> float:

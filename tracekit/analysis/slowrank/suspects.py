@@ -8,8 +8,9 @@ import numpy as np
 
 from tracekit.analysis.mechanisms.host import under_quota
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.hypotheses.candidates import taken_by_hosts
 from tracekit.analysis.slowrank.hypotheses.excess_parts import Explained, explain
-from tracekit.analysis.slowrank.hypotheses.host_bound import alike, most_saved_ns
+from tracekit.analysis.slowrank.hypotheses.host_bound import alike
 from tracekit.analysis.slowrank.hypotheses.suspect_work import launches_alike, pace_beside, peers_of
 from tracekit.analysis.slowrank.price import Price
 from tracekit.axes import LEVELS
@@ -136,9 +137,9 @@ def _no_fault(case: Case, row: int, suspects: Sequence[int]) -> float:
     The device behind a late host is idle at every later launch, while the other devices wait for it: its gaps add up to
     more than any cure of the suspects saves.
     """
-    saved = most_saved_ns(case, np.union1d(suspects, [row]).astype(np.int64))
-    beyond = float(np.nan_to_num(case.found.mean[row])) - saved
-    return case.steps.mean(case.met.gaps[row]) + max(beyond, 0.0)
+    return case.steps.mean(case.met.gaps[row]) + taken_by_hosts(
+        case, np.union1d(suspects, [row]).astype(np.int64)
+    )
 
 
 def _spared(case: Case, row: int) -> float:

@@ -97,7 +97,7 @@ def _blame_proven(case: Case, found: Hypothesis) -> Answer:
         suspect_of(case, row, lost, z, *explain_rank(case, row, found.rows))
         for row, lost, z in zip(found.rows, _prices(case, found), found.z, strict=True)
     ]
-    proven = np.array([stands(case, s, suspects) and not may_be_pace(case, s, suspects) for s in suspects])
+    proven = np.array([stands(case, s, suspects) and not may_be_pace(case, s) for s in suspects])
     if not proven.all():
         return _without_disagreeing(case, suspects, found, proven)
     suspects, found = _with_transfers(case, suspects, found)
@@ -147,7 +147,7 @@ def _with_transfers(
 def _prices(case: Case, found: Hypothesis) -> list[Price]:
     """The price of each rank of `found`, with all that it may cost: a replay does not show all that its peers save.
 
-    Their kernels overlap with less communication once nothing waits for the rank, and their hosts run further ahead.
+    Their kernels overlap with less communication once nothing waits for the rank.
     """
     rows = np.array(found.rows)
     unsure, more = early_use_ns(case, rows), 0.0

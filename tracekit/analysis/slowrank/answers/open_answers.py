@@ -102,9 +102,9 @@ def leave_one_step_open(case: Case, found: OneStep | LoneFault) -> Answer:
 
 def leave_disagreeing_open(case: Case, suspects: Sequence[Suspect]) -> Answer:
     """The open answer about ranks with an excess that does not support their price: all are candidates."""
-    first = next(s for s in suspects if not stands(case, s, suspects) or may_be_pace(case, s, suspects))
+    first = next(s for s in suspects if not stands(case, s, suspects) or may_be_pace(case, s))
     reason = f"without rank {first.rank} a step would save {first.lost_ms_per_step:.1f} ms of {ms(case.step_ns):.1f} ms"
-    reason += f", but {_PACE if may_be_pace(case, first, suspects) else _DISAGREE}"
+    reason += f", but {_PACE if may_be_pace(case, first) else _DISAGREE}"
     candidates = tuple(replace(s, confidence=0.0, lost_ms_low=0.0) for s in suspects)
     return left_open(reason, what_would_decide(case), candidates)
 

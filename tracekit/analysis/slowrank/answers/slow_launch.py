@@ -16,7 +16,7 @@ from tracekit.analysis.slowrank.answers.late_hosts import waited_for
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.hypotheses.candidates import those_that_cost
-from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
+from tracekit.analysis.slowrank.hypotheses.host_bound import with_hosts
 from tracekit.analysis.slowrank.hypotheses.suspect_work import pace_beside
 from tracekit.analysis.slowrank.price import Price, rank_doubt_ns
 from tracekit.analysis.slowrank.suspects import Answer, blame, cures_of, explain_rank, suspect_of
@@ -66,7 +66,7 @@ def slow_launch(case: Case) -> SlowLaunch | None:
         pace = pace_beside(case, row) if recurs else None
         if pace is None or pace[0] <= KIND_RATIO * pace[1]:
             continue
-        saved = np.minimum(saved_as_peers(case, row), most_saved_ns(case, np.array([row])))
+        saved = saved_as_peers(case, row)
         if len(saved) >= STAGE_TELLING_PEERS and saved.min() >= least:
             price = Price(*np.quantile(saved, (0.0, 0.5, 1.0)).tolist())
             return SlowLaunch(row, price.widened(rank_doubt_ns(case, np.array([row]))), pace)
@@ -136,7 +136,8 @@ def saved_as_peers(case: Case, row: int) -> F64:
 
 def _as_peers(case: Case, row: int) -> Iterator[StepModel]:
     """Yield for each peer with the same operations the model of the step in which `row` issues as the peer does."""
-    places, stage, model = places_of(case), case.stage_of(row), case.timeline
+    places, stage = places_of(case), case.stage_of(row)
+    model = None if case.timeline is None else with_hosts(case, case.timeline, [row])
     peers = np.roll(stage, -int(np.flatnonzero(stage == row)[0]))[1:].tolist()
     made = (_as_peer(case, model, places, (row, mate)) for mate in peers if model is not None)
     yield from (quick for quick in made if quick is not None)

@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.hypotheses.candidates import beside_waits, bounded, cured_ns, likely_saved_ns
+from tracekit.analysis.slowrank.hypotheses.candidates import beside_waits, cured_ns, likely_saved_ns
 from tracekit.analysis.slowrank.price import Price, explained_from, may_cost_ns, rank_doubt_ns
 from tracekit.analysis.slowrank.wording import fewest_traces
 from tracekit.rank_events.operation_names import MESSAGES
@@ -71,13 +71,13 @@ def compared_little(case: Case) -> bool:
 
 
 def most_ns(case: Case, rows: I64) -> float:
-    """The most that a step could save if `rows` worked like their peers, ns; at most their excess and what hosts allow.
+    """The most that a step could save if `rows` worked like their peers, ns; at most their excess.
 
     The model's own error is added: the model may have missed an effect of that size.
     """
     saved = case.model.recorded_ns - cured_ns(case, case.free_model, rows) + case.residual_ns
     excess = float(np.nansum(np.maximum(case.found.mean[rows], 0.0)))
-    return bounded(case, rows, min(max(saved, 0.0), excess))
+    return min(max(saved, 0.0), excess)
 
 
 def least_ns(case: Case, rows: I64) -> float:

@@ -14,7 +14,7 @@ from tracekit.analysis.slowrank.expected.contention import relieved
 from tracekit.analysis.slowrank.expected.equal_work import Peers
 from tracekit.analysis.slowrank.expected.excess import typical
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
-from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns
+from tracekit.analysis.slowrank.hypotheses.host_bound import saved_in
 from tracekit.intervals import covered_until, inside_each, subtract
 from tracekit.step_graph.own_parts import Parts, WaitingParts
 from tracekit.step_graph.rank_timeline import RankTimeline
@@ -73,7 +73,7 @@ def _with_host(case: Case, found: Hypothesis, slow: I64) -> Hypothesis:
     if len(hosts) > 1 or None in hosts or not set(found.rows) < set(mates.tolist()) <= set(slow.tolist()):
         return found
     cure = typical_without(case, slow), usual_of(case, slow)
-    host = _hypothesis(case, mates, *_together_and_each(case, mates, *cure, case.model))
+    host = _hypothesis(case, mates, *_together_and_each(case, mates, *cure, case.model), case.model)
     return host if host.gain > (1.0 + USUAL_VARIATION) * found.gain else found
 
 
@@ -100,27 +100,20 @@ def _in_line(case: Case, rows: I64) -> I64:
 
 
 def cured_ns(case: Case, model: StepModel | TableModel, rows: I64) -> float:
-    """The length of a step in `model` if `rows` work like their peers, ns; at least what the hosts of others need."""
-    cured = model.step_ns(typical_without(case, rows), usual=usual_of(case, rows))
-    return model.recorded_ns - bounded(case, rows, model.recorded_ns - cured)
+    """The length of a step in `model` if `rows` work like their peers, ns; hosts of the others may delay them."""
+    own, usual = typical_without(case, rows), usual_of(case, rows)
+    return model.recorded_ns - saved_in(case, model, rows, lambda m: m.step_ns(own, usual=usual))
 
 
 def saved_ns(case: Case, rows: I64, own: F64) -> float:
     """The saving of a step with own times `own` (ranks × steps, ns), those of `rows` cut where peers are faster; ns."""
-    return bounded(case, rows, case.model.recorded_ns - case.model.step_ns(own, usual=usual_of(case, rows)))
+    usual = usual_of(case, rows)
+    return saved_in(case, case.model, rows, lambda m: m.step_ns(own, usual=usual))
 
 
 def likely_saved_ns(case: Case, rows: I64) -> float:
     """The most likely saving of a step if `rows` work like their peers, ns."""
     return saved_ns(case, rows, typical_without(case, rows))
-
-
-def bounded(case: Case, rows: I64, saved: float) -> float:
-    """The saving without slowness of `rows`, ns: `saved`, limited by what the hosts of the others need.
-
-    Small savings, which decide nothing, are returned without reading the hosts.
-    """
-    return saved if saved < case.suspect_ns else min(saved, most_saved_ns(case, rows))
 
 
 def beside_waits(case: Case, rows: I64, saved: float) -> tuple[float, float]:
@@ -134,11 +127,10 @@ def beside_waits(case: Case, rows: I64, saved: float) -> tuple[float, float]:
     return max(min(least, likely), 0.0), max(likely, 0.0)
 
 
-def bound_by_hosts(case: Case, rows: I64) -> bool:
-    """Whether the hosts of others limit the saving without slowness of `rows` to less than the replay gives."""
+def taken_by_hosts(case: Case, rows: I64) -> float:
+    """Return what a cure of `rows` saves less because devices then wait for hosts of the others, ns a step."""
     cured = case.model.step_ns(typical_without(case, rows), usual=usual_of(case, rows))
-    saved = case.model.recorded_ns - cured
-    return bounded(case, rows, saved) < saved
+    return case.model.recorded_ns - cured - likely_saved_ns(case, rows)
 
 
 def _typical_without(own: F64, peers: Peers, rows: I64) -> F64:
@@ -171,7 +163,7 @@ def those_that_cost(case: Case, rows: I64, model: StepModel | TableModel | None 
         least = min(MINOR * max(lost), CLEAR_SHARE * case.step_ns)
         needed = np.array([v >= least and v > 0 for v in lost])
         if needed.all() or not needed.any():
-            return _hypothesis(case, kept, gain, lost)
+            return _hypothesis(case, kept, gain, lost, model)
         kept = kept[needed]
 
 
@@ -193,9 +185,12 @@ def _together_and_each(
     return gain, lost
 
 
-def _hypothesis(case: Case, kept: I64, gain: float, lost: Sequence[float]) -> Hypothesis:
+def _hypothesis(
+    case: Case, kept: I64, gain: float, lost: Sequence[float], model: StepModel | TableModel
+) -> Hypothesis:
     """The hypothesis that `kept` are slow, which save `gain` together and `lost` each, within what hosts allow; ns."""
-    bound = beside_waits(case, kept, bounded(case, kept, gain))[1] / gain
+    hosted = model.recorded_ns - cured_ns(case, model, kept)
+    bound = beside_waits(case, kept, min(gain, hosted))[1] / gain
     order = sorted(range(len(kept)), key=lambda i: (-lost[i], int(kept[i])))
     return Hypothesis(
         tuple(int(kept[i]) for i in order), tuple(bound * lost[i] for i in order), bound * gain,

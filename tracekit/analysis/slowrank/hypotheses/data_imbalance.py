@@ -20,7 +20,6 @@ from tracekit.analysis.slowrank.hypotheses.dealt_work import (
     rows_sampled,
     variation,
 )
-from tracekit.analysis.slowrank.hypotheses.host_bound import typical_host_saves_ns
 from tracekit.analysis.slowrank.price import Price
 from tracekit.step_graph.micro_batches import lasting_ns, uneven_batches_ns
 from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
@@ -52,7 +51,6 @@ def uneven_data(case: Case) -> float:
     if dealt >= case.threshold_ns:
         return dealt
     gain = case.model.recorded_ns - case.model.levelled_ns(case.stages)
-    gain = min(gain, typical_host_saves_ns(case)) if gain >= case.threshold_ns else gain
     if gain >= case.threshold_ns and not _follows_data(case):
         gain = min(gain, more_data_price_ns(case))
     return gain if gain >= case.threshold_ns else 0.0

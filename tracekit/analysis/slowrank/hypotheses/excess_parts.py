@@ -13,8 +13,6 @@ from typing import Final, NamedTuple, get_args
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.hypotheses.candidates import bound_by_hosts
-from tracekit.analysis.slowrank.hypotheses.host_bound import alike, most_saved_ns
 from tracekit.analysis.slowrank.hypotheses.suspect_work import peers_of
 from tracekit.cause_entry import Comparison, Order, Quantity, Row, causes_by_share
 from tracekit.causes import CAUSES, SIGNS
@@ -183,42 +181,26 @@ def paused_hosts(case: Case, rows: Sequence[int]) -> tuple[int, ...]:
     return tuple(row for row, mine in found if mine is not None and CAUSES[explain(mine, peers).cause].pauses)
 
 
-# Gaps that may be the usual pace of hosts: they have a price only if the host of their rank is known to be slow.
+# Gaps that may be the usual pace of hosts: they have a price only where hosts were recorded.
 #
 # Where hosts set the pace, the device of the last host is idle at every launch, while the other devices spin in
 # collectives for it. Only gaps longer than a usual host needs between two launches prove a fault by themselves.
 
 
-def may_be_pace(case: Case, suspect: Suspect, suspects: Sequence[Suspect]) -> bool:
-    """Whether the gaps of a suspect may be the pace of a usual host, with hardly any longer gaps.
+def may_be_pace(case: Case, suspect: Suspect) -> bool:
+    """Whether the gaps of a suspect may be the pace of a usual host, and longer ones are less than half of its excess.
 
-    Either no host was recorded, and the step is no longer than hosts that launch every `HOST_SILENT_NS` make it; or
-    hosts bound the saving of a cure of all `suspects`, and the host of this one is as fast as the others. A late data
-    loader is then excluded as well.
+    No other host was recorded, and the step is no longer than hosts that launch every `HOST_SILENT_NS` make it. A late
+    data loader is excluded. A replay beside recorded hosts shows what gaps cost.
     """
-    row = case.steps.row(suspect.rank)
-    asked = CAUSES[suspect.cause].on_host and case.ops.per_rank[suspect.rank].on_gpu
-    if case.table is not None or not asked:
+    row, cause = case.steps.row(suspect.rank), CAUSES[suspect.cause]
+    if case.table is not None or not cause.on_host or not case.on_gpu(row) or set(case.hosts) - {row}:
         return False
-    known = np.asarray(np.isfinite(case.host_needs).any(axis=1))
-    recorded = bool(np.delete(known, row).any())
-    loads = CAUSES[suspect.cause].shown_by("loader")
-    if loads or recorded:
-        rows = np.array([case.steps.row(s.rank) for s in suspects])
-        paced = recorded and known[row] and alike(case, row, rows) and bound_by_hosts(case, rows)
-        return paced and (loads or _short(case, row))
-    mine = case.features(row)
-    return mine is not None and mine.launches * HOST_SILENT_NS >= case.step_ns and _short(case, row)
-
-
-def _short(case: Case, row: int) -> bool:
-    """Whether the part of a rank's gaps beyond a usual pace is less than half of the most that they may cost."""
     mine, peers = case.features(row), peers_of(case, row, (row,))
-    if mine is None or not peers:
+    if mine is None or not peers or cause.shown_by("loader") or mine.launches * HOST_SILENT_NS < case.step_ns:
         return False
     excess = mine.gap - float(np.median([p.gap for p in peers]))
-    beyond = _beyond_pace(mine) - float(np.median([_beyond_pace(p) for p in peers]))
-    return beyond < MAJORITY * min(excess, most_saved_ns(case, np.array([row])))
+    return _beyond_pace(mine) - float(np.median([_beyond_pace(p) for p in peers])) < MAJORITY * excess
 
 
 def _beyond_pace(rank: Features) -> float:

@@ -1,4 +1,4 @@
-"""What a cure of a host saves: no more than other hosts need to launch a step, and only the longest gaps of its device.
+"""What a cure saves beside the hosts of other ranks, and a cure of the longest gaps of a device.
 
 Where hosts need nearly the whole step, the device of one rank idles behind its host while the devices of the others
 spin in collectives for it. That rank alone shows gaps, and without them another host would be the last to launch.
@@ -7,78 +7,80 @@ A gap where a rank loads data or pauses, at the begin of a step, delays all that
 time would cost less.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case
-from tracekit.step_graph.delays import least_delay, low
+from tracekit.analysis.slowrank.case import Case, Timelines
+from tracekit.step_graph.host_timeline import host_timelines
 from tracekit.step_graph.rank_timeline import Cuts
 from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.statistics import excess, spread
-from tracekit.steps.medians import median_by_column, of_rows
+from tracekit.step_graph.table_model import TableModel
+from tracekit.steps.medians import median_by_column
 from tracekit.steps.steps import idle_within, tails_of
-from tracekit.thresholds.slowrank import CANDIDATE_SHARE, KIND_RATIO, LITTLE_SHARE, Z_LIMIT
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, Z_LIMIT
 from tracekit.timing.device_gaps import gaps_of
 from tracekit.units import F64, I64
 
+Model = StepModel | TableModel
 
-def most_saved_ns(case: Case, rows: I64) -> float:
-    """The most that a step can save if `rows` work like their peers, ns: usual hosts need the rest of the step.
 
-    Infinite where no host was recorded.
+def with_hosts(case: Case, model: StepModel, rows: Iterable[int]) -> StepModel:
+    """Return `model` in which the hosts of a sample of ranks may delay them, but for those of the cured `rows`."""
+    asked = id(model), frozenset(rows)
+    if asked not in case.hosted:
+        every = with_hosts(case, model, ()) if asked[1] and not model.hosts else model
+        hosts = every.hosts or host_timelines(case, case.hosts, model.runs)
+        case.hosted[asked] = model, model.beside(hosts, asked[1])
+    return case.hosted[asked][1]
+
+
+def saved_in(case: Case, model: Model, rows: Iterable[int], cured: Callable[[Model], float]) -> float:
+    """Return what a cure of `rows` saves, ns a step: `saved_beside_hosts`, but for operation tables without hosts."""
+    if (traced := model.of_traces) is None:
+        return model.recorded_ns - cured(model)
+    return saved_beside_hosts(case, traced, rows, cured)
+
+
+def saved_beside_hosts(
+    case: Case, model: StepModel, rows: Iterable[int], cured: Callable[[StepModel], float]
+) -> float:
+    """Return what a cure of `rows` saves where the hosts of other ranks may delay them, ns a step.
+
+    `cured` gives the length of a step with it. Small savings, which decide nothing, are returned without hosts.
     """
-    needs, usual = case.host_needs, _usual(case, rows)
-    if not len(usual):
-        return np.inf
-    left = np.nanmean(case.steps.wall, axis=0) - needs[usual]
-    return max(float(np.nanmin(of_rows(np.nanmean, left))), 0.0)
+    saved = model.recorded_ns - cured(model)
+    if saved < case.suspect_ns or not case.hosts:
+        return saved
+    hosted = with_hosts(case, model, rows)
+    return min(saved, max(hosted.recorded_ns - cured(hosted), 0.0))
 
 
-def _usual(case: Case, rows: I64) -> I64:
-    """The ranks with hosts that bound the saving of a cure of `rows`.
-
-    A host that needs far longer than others of its stage has a fault of its own and is no bound. One of `rows` is a
-    bound unless it needs longer than the others by more than chance: the cure makes it faster.
-    """
-    needs, stages = case.host_needs, case.stages
-    known = np.flatnonzero(np.isfinite(needs).any(axis=1))
-    unsuspected = [np.intersect1d(np.setdiff1d(stage, rows), known) for stage in stages]
-    found = excess(needs, unsuspected, 0.0, case.found.named, usual=case.met.peers.usual)
-    chance = max(spread(found.mean), found.sigma / np.sqrt(needs.shape[1]))
-    usual = []
-    for stage, others in zip(stages, unsuspected, strict=True):
-        if not len(others):
-            continue
-        typical = median_by_column(needs[others])
-        for row in np.intersect1d(stage, known).tolist():
-            more = Z_LIMIT * max(chance, CANDIDATE_SHARE * np.nanmean(typical))
-            if row not in rows:
-                more = (KIND_RATIO - 1) * np.nanmean(typical)
-            if np.nanmean(needs[row] - typical) <= more:
-                usual.append(row)
-    return np.array(usual, np.int64)
+def saved_by(
+    case: Case, models: Timelines, rows: Iterable[int], cured: Callable[[StepModel], float]
+) -> tuple[float, float, float]:
+    """Return (the least, the likely, the largest saving) of a cure of `rows`, ns a step, as `saved_beside_hosts`."""
+    low, best, high = (
+        saved_beside_hosts(case, m, rows, cured) for m in (models.pinned, models.likely, models.free)
+    )
+    return low, best, high
 
 
 def alike(case: Case, row: int, rows: I64) -> bool:
     """Whether the host of `row`, one of `rows`, needs no longer than other hosts beyond chance; True where unknown."""
-    needs = case.host_needs
-    known = np.isfinite(needs[row]).any() and np.isfinite(np.delete(needs, rows, axis=0)).any()
-    return not known or row in _usual(case, rows)
-
-
-def typical_host_saves_ns(case: Case, stalled: F64 | float = 0.0) -> float:
-    """The most that a step can save if all ranks work alike, ns: a typical host in a typical step needs the rest.
-
-    What hosts `stalled` (ranks × steps, ns) is not needed, as far as they need longer than in their other steps.
-    Infinite where no host was recorded.
-    """
-    needs = case.host_needs
-    if not np.isfinite(needs).any():
-        return np.inf
-    least = least_delay(needs, case.stages, LITTLE_SHARE * case.step_ns)
-    usual = needs - np.clip(needs - low(needs.T, least)[0][:, None], 0.0, stalled)
-    return max(case.step_ns - float(np.nanmedian(usual)), 0.0)
+    needs, number = case.host_needs, next(n for n, stage in enumerate(case.stages) if row in stage)
+    known = np.setdiff1d(np.flatnonzero(np.isfinite(needs).any(axis=1)), rows)
+    if not np.isfinite(needs[row]).any() or not len(known):
+        return True
+    others = [np.intersect1d(stage, known) for stage in case.stages]
+    if not len(others[number]):
+        return False
+    found = excess(needs, others, 0.0, case.found.named, usual=case.met.peers.usual)
+    chance = max(spread(found.mean), found.sigma / np.sqrt(needs.shape[1]))
+    typical = median_by_column(needs[others[number]])
+    more = Z_LIMIT * max(chance, CANDIDATE_SHARE * float(np.nanmean(typical)))
+    return bool(np.nanmean(needs[row] - typical) <= more)
 
 
 def without_gaps(case: Case, model: StepModel, over: Mapping[int, F64]) -> dict[tuple[int, int], Cuts]:

@@ -14,9 +14,9 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case, Timelines
 from tracekit.analysis.slowrank.expected.same_kernels import Place, Ran, at_places, pace_at
-from tracekit.analysis.slowrank.hypotheses.host_bound import without_gaps
+from tracekit.analysis.slowrank.hypotheses.host_bound import saved_by, without_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import pace_among
-from tracekit.analysis.slowrank.price import Price, saved_by
+from tracekit.analysis.slowrank.price import Price
 from tracekit.causes import CAUSES, CPU_LAUNCH, DATALOADER, GPU_COMPUTE, HOST_STALL, MEMORY
 from tracekit.findings import Cause
 from tracekit.intervals import union
@@ -127,7 +127,7 @@ def _slow_devices(case: Case, models: Timelines) -> list[LoneFault]:
         cured[row] -= over
         sign = f"nearly all kinds of kernels that every stage runs take {pace:.2f} times as long"
         z = _significance(case, case.computed, row)
-        price = saved_by(models, partial(StepModel.step_ns, target=cured))
+        price = Price.between(*saved_by(case, models, [row], partial(StepModel.step_ns, target=cured)))
         if len(others) + 1 < STAGE_TELLING_PEERS:
             price = Price.between(0.0, price.best, price.high)  # nothing shows which of two devices is usual
         found.append(LoneFault(row, GPU_COMPUTE, price, sign, over, z))
@@ -173,7 +173,8 @@ def _late_host(case: Case, models: Timelines, row: int) -> LoneFault | None:
     if pace is None and case.on_gpus:
         return None
     cuts = without_gaps(case, models.likely, {row: over})
-    price, z = saved_by(models, lambda model: model.rescaled_ns(cuts)), _significance(case, gaps, row)
+    price = Price.between(*saved_by(case, models, [row], lambda model: model.rescaled_ns(cuts)))
+    z = _significance(case, gaps, row)
     # without its pauses it may wait for a rank without a trace instead, in messages that now find it late
     low = 0.0 if case.missing else price.low
     price = Price.between(low, price.best, max(price.high, case.steps.mean(over)))

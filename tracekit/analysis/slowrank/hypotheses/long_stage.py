@@ -17,9 +17,9 @@ from tracekit.analysis.slowrank.expected.excess import recurs
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.expected.same_kernels import at_places, pace_at
 from tracekit.analysis.slowrank.hypotheses.excess_parts import paused_hosts
-from tracekit.analysis.slowrank.hypotheses.host_bound import most_saved_ns, without_gaps
+from tracekit.analysis.slowrank.hypotheses.host_bound import saved_by, saved_in, without_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, launches_alike
-from tracekit.analysis.slowrank.price import Price, explained_from, saved_by
+from tracekit.analysis.slowrank.price import Price, explained_from
 from tracekit.step_graph.statistics import NO_ROWS, Excess, confidence, excess
 from tracekit.steps.host_need import launch_pace
 from tracekit.steps.medians import median_by_column, median_of_others
@@ -114,8 +114,11 @@ def _computing_longer(case: Case, least: float) -> LongStage | None:
     computed = _compute(case)
     found = _at_pace(case, _longest(case, computed)) if computed is not None else []
     work = _priced(case, found) if found else None
-    gain = 0.0 if work is None else min(work.price.best, most_saved_ns(case, np.array(work.rows)))
-    if work is None or gain < least:
+    cured = None if work is None else work.cured
+    if work is None or cured is None:
+        return None
+    hosted = saved_in(case, case.model, work.rows, lambda m: m.step_ns(cured))
+    if (gain := min(work.price.best, hosted)) < least:
         return None
     price = Price.between(work.price.low, gain, work.price.high)
     return replace(work, price=price, by_compute=True)
@@ -281,7 +284,7 @@ def _loading(case: Case, stage: _Longer, priced: LongStage, loaders: tuple[int, 
         over = np.minimum(over, gaps - median_by_column(np.delete(gaps, loaders, axis=0)))
     over = np.nan_to_num(np.clip(over, 0.0, None))
     cuts = without_gaps(case, models.likely, {row: over[row] for row in loaders})
-    saved = saved_by(models, lambda model: model.rescaled_ns(cuts))
+    saved = Price.between(*saved_by(case, models, loaders, lambda model: model.rescaled_ns(cuts)))
     longest = case.steps.mean(over[list(loaders)].max(axis=0))
     price = Price.between(saved.low, saved.best, min(saved.high, longest))
     return replace(found, price=price, over=longest)

@@ -18,7 +18,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.excess import filled_by_spans, outliers, scattered
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, likely_saved_ns, those_that_cost
 from tracekit.analysis.slowrank.hypotheses.dealt_work import more_data_ns
-from tracekit.analysis.slowrank.hypotheses.host_bound import typical_host_saves_ns, without_gaps
+from tracekit.analysis.slowrank.hypotheses.host_bound import saved_beside_hosts, without_gaps
 from tracekit.causes import DATA_IMBALANCE, DATALOADER, GPU_COMPUTE, HOST_STALL
 from tracekit.findings import Cause
 from tracekit.intervals import inside_each
@@ -149,8 +149,9 @@ def _priced(case: Case, found: MovingStalls) -> MovingStalls | None:
     most = float(over.max(axis=0).sum()) / len(case.steps.numbers)  # of the longest stall of each step
     if most < case.threshold_ns or model is None:
         return None
-    cuts = without_gaps(case, model, {row: over[row] for row in np.flatnonzero(over.any(axis=1)).tolist()})
-    gain = min(model.recorded_ns - model.rescaled_ns(cuts), typical_host_saves_ns(case, over))
+    struck = np.flatnonzero(over.any(axis=1)).tolist()
+    cuts = without_gaps(case, model, {row: over[row] for row in struck})
+    gain = saved_beside_hosts(case, model, struck, lambda m: m.rescaled_ns(cuts))
     return _costly(case, replace(found, gain=gain))
 
 
@@ -169,8 +170,7 @@ def moving_work(case: Case) -> MovingStalls | None:
     def saved(stalls: F64) -> float:
         return model.recorded_ns - model.step_ns(case.steps.own - stalls, usual=model.usual(peers, share=0.0))
 
-    gain = min(saved(over), typical_host_saves_ns(case))
-    moves = gain - saved(_of_longest_rank(over)) >= MINOR * gain
+    moves = (gain := saved(over)) - saved(_of_longest_rank(over)) >= MINOR * gain
     return _costly(case, MovingStalls(over, gain, of_work=True)) if moves else None
 
 

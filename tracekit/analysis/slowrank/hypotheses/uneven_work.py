@@ -11,7 +11,8 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.equal_work import QuickRanks
-from tracekit.analysis.slowrank.hypotheses.candidates import bounded, typical_without, usual_of
+from tracekit.analysis.slowrank.hypotheses.candidates import typical_without, usual_of
+from tracekit.analysis.slowrank.hypotheses.host_bound import saved_in
 from tracekit.analysis.slowrank.price import Price, spread_of_ranks
 from tracekit.steps.medians import median_by_column
 from tracekit.units import F64, I64
@@ -31,7 +32,7 @@ class UnevenWork:
 
 
 def uneven_work(case: Case) -> UnevenWork | None:
-    """Return the work of which few ranks of their stages have less, in all stages together; None without such work."""
+    """Return the work that few ranks of their stages have less of, in all stages together; None without such work."""
     quick = [one for one in case.met.peers.quick if one.work == "less"]
     if not quick:
         return None
@@ -57,7 +58,7 @@ def like_quick(case: Case, quick: Sequence[QuickRanks]) -> Price:
             share = len(one.rows) / (len(one.rows) + len(one.others)) if spread else 1.0
             beyond = case.steps.own[one.others] - share * _longer(case, one)
             target[one.others] = np.fmin(target[one.others], beyond)
-        return bounded(case, rows, case.model.recorded_ns - case.model.step_ns(target, usual=usual))
+        return saved_in(case, case.model, rows, lambda m: m.step_ns(target, usual=usual))
 
     even, most = saved(spread=True), saved(spread=False)
     shown = min((one.shown for one in quick), default=0.0)

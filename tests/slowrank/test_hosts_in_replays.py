@@ -1,0 +1,54 @@
+"""Hosts hold up devices in a replay as they would in a step without the fault."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.slowrank.hosts import KERNEL_US, PACE_US, ROUNDS, host_bound
+from tests.slowrank.jobs import grid, prepared
+from tests.slowrank.test_launch_bound import LAST, made
+from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.hypotheses.candidates import typical_without, usual_of
+from tracekit.analysis.slowrank.hypotheses.host_bound import with_hosts
+
+
+def long_behind(turn):
+    """Kernels are shorter than their launches in the first half of a step, and longer in the second."""
+    return KERNEL_US if turn < ROUNDS / 2 else 2 * PACE_US
+
+
+def one_slow(rank):
+    return 3.0 if rank == LAST else 1.0
+
+
+@pytest.mark.quick(1)
+def test_a_step_sums_the_slower_side_of_its_parts(tmp_path):
+    """The others' hosts run ahead of a slow one, and would not without it."""
+    run, slow = host_bound(made(tmp_path, "slow"), pace=one_slow, kernel=long_behind)
+    _, quick = host_bound(made(tmp_path, "quick"), kernel=long_behind)
+    found = analyse(run)
+    assert [(s.rank, s.cause) for s in found.suspects] == [(LAST, "cpu_launch")]
+    assert found.what_if.slowdown == pytest.approx(slow / quick, abs=0.03)
+    assert found.suspects[0].lost_ms_per_step == pytest.approx(slow - quick, abs=0.02)
+
+
+@pytest.mark.quick(1)
+def test_hosts_change_no_recorded_step(tmp_path):
+    case = prepared(host_bound(tmp_path, pace=one_slow, kernel=long_behind)[0], grid(dp=8))
+    hosted = with_hosts(case, case.timeline, ())
+    assert all(len(hosts) == 8 for hosts in hosted.hosts)
+    assert hosted.recorded_ns == pytest.approx(case.timeline.recorded_ns, rel=1e-3)
+
+
+@pytest.mark.quick(1)
+def test_hosts_delay_both_replays_alike(tmp_path):
+    """That by levels, and that in turn."""
+    case = prepared(host_bound(tmp_path, pace=one_slow, kernel=long_behind)[0], grid(dp=8))
+    rows = np.array([LAST])
+    cure = typical_without(case, rows), None, usual_of(case, rows)
+    by_levels = with_hosts(case, case.timeline, [LAST])
+    in_turn = replace(by_levels)
+    in_turn.__dict__["levels"] = (None,) * len(in_turn.runs)
+    assert in_turn.step_ns(*cure) == pytest.approx(by_levels.step_ns(*cure))
+    assert by_levels.step_ns(*cure) > 1.2 * case.timeline.step_ns(*cure)
