@@ -18,7 +18,7 @@ WORST = {
     "answers": 1,
     "answer functions": 0,
     "functions that answer": 68,
-    "lines": 11438,
+    "lines": 11436,
 }
 """The values today, as `make measures` prints them with the goal of each.
 
