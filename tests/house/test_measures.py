@@ -18,7 +18,7 @@ WORST = {
     "answers": 1,
     "answer functions": 0,
     "functions that answer": 69,
-    "lines": 11137,
+    "lines": 11135,
 }
 """The values today, as `make measures` prints them with the goal of each.
 
@@ -47,7 +47,7 @@ def measured():
         "answers": calls,
         "answer functions": functions,
         "functions that answer": returning,
-        "lines": 11137measures.lines(code, measures.SLOWRANK),
+        "lines": measures.lines(code, measures.SLOWRANK),
     }
 
 

@@ -47,6 +47,7 @@ def job(
     work: Mapping[int, float] = {},
     grids: bool = True,
     skips: Collection[tuple[int, tuple[int, ...]]] = (),
+    elements: Mapping[tuple[int, ...], int] = {},
 ) -> Run:
     """Each step: `layers` × for every axis (compute of 1 ms, all-reduce of 50 µs). `slow`: factor by rank;
     `link`: factor on the transfer of a group, by members; `lost`: ranks without a file; `accident`: (rank, step, µs) of
@@ -56,7 +57,8 @@ def job(
     device of a rank stands still at the begin of a step; `combined`: axes of groups
     beside those of one axis, with a layer and an all-reduce each; `silent`: axes without communication; `slower`:
     factor by rank and step, beside `slow`; `stays`: µs that a rank stays in the first all-reduce of a step when the
-    others have left it, by (rank, step); `skips`: (layer, members) of all-reduces that are not called."""
+    others have left it, by (rank, step); `skips`: (layer, members) of all-reduces that are not called;
+    `elements`: those of a group's calls, by members."""
     axes = [*((d,) for d in mesh.order if mesh.sizes[d] > 1 and d not in silent), *combined]
     members = [(d, g) for d in axes for g in sorted({mesh.line(r, d) for r in mesh.coordinates})]
     number = {g: n for n, g in enumerate(members)}
@@ -86,7 +88,9 @@ def job(
                         end = max(handles[r][0] for r in group) + took
                         for r in group:
                             late = stays.get((r, step), 0.0) if layer == 0 and d == axes[0] else 0.0
-                            lines[r].finish(handles[r], end + late, **(first if small else sized))
+                            many = dict.fromkeys(("in_nelems", "out_nelems"), elements.get(group))
+                            told = {**sized, **(many if group in elements else {})}
+                            lines[r].finish(handles[r], end + late, **(first if small else told))
         for line, begin in zip(lines, begins, strict=True):
             line.step(step, begin)
     kept = [line for line in lines if line.rank not in lost]

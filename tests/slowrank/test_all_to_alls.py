@@ -7,8 +7,13 @@ import pytest
 
 from tests.slowrank.jobs import grid, job
 from tests.tables.rows import comm, gemm, recorded, row
-from tracekit.inference.groups.thread_groups import silent_messages, with_all_to_alls
+from tracekit.inference.groups.thread_groups import (
+    silent_messages,
+    with_all_to_alls,
+    with_paired_all_to_alls,
+)
 from tracekit.inference.groups.unnamed_groups import with_groups_of_streams
+from tracekit.matching.match import match
 
 KERNEL = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 EXPERTS = [(0, 1, 2, 3), (4, 5, 6, 7)]
@@ -87,3 +92,19 @@ def test_a_stage_without_messages_exchanges_no_tokens(tmp_path, named):
         ]
     _, told = with_all_to_alls(job(tmp_path, grid(dp=8)), ranks, grid(tp=4, pp=2))
     assert all(("all_to_all" in r.op) == named for r in told)
+
+
+@pytest.mark.parametrize("named", [1, 8])
+def test_pairs_exchange_tokens_beside_messages_with_peers(tmp_path, named):
+    """Until all ranks' messages have peers, two ranks that leave together may be stages."""
+    run, ranks = job(tmp_path, grid(tp=2, pp=2, dp=2)), dealt(PAIRS)
+    told = [
+        replace(
+            r, op=("send", *r.op[1:]), src=np.append(r.rank, r.src[1:]), dst=np.append(7 - r.rank, r.dst[1:])
+        )
+        for r in ranks[:named]
+    ]
+    ops = match([*told, *ranks[named:]], run.groups)
+    found = with_paired_all_to_alls(run, ops, grid(tp=2, pp=2, dp=2))[1]
+    kinds = [{op for op in r.op if op != "send"} for r in found.per_rank.values()]
+    assert kinds == [{"all_to_all" if named == 8 else "send_recv"}] * 8

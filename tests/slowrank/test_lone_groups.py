@@ -96,6 +96,31 @@ def test_longer_calls_of_another_number_prove_no_health(tmp_path_factory):
     ]
 
 
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "healthy"), (2.0, "healthy"), (12.0, "inconclusive")])
+def test_calls_of_another_size_are_compared_by_rate(tmp_path, factor, verdict):
+    """Each group along dp has calls of its own size, as stages do: none has a peer, and twice the bytes take twice."""
+    mesh = grid(tp=3, dp=2)
+    elements = {(0, 3): 1 << 20, (1, 4): 5 << 18, (2, 5): 2 << 20}
+    sized = {"dtype": "BFloat16", "in_nelems": 1 << 20, "out_nelems": 1 << 20}
+    run = job(tmp_path, mesh, layers=4, link={(2, 5): factor}, sized=sized, elements=elements)
+    found = analyse(run)
+    assert found.verdict == verdict
+    assert {c.rank for c in found.candidates} == ({2, 5} if factor > 2 else set())
+    if factor > 2:
+        assert (
+            "no other group there makes calls of this size or number, and theirs are quicker" in found.reason
+        )
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "healthy"), (20.0, "inconclusive")])
+def test_calls_without_a_like_are_bounded_by_hardware(tmp_path, factor, verdict):
+    """One group tells sizes, and no other does: nothing shows what as many bytes take elsewhere."""
+    sized, elements = {"dtype": "BFloat16"}, {(2, 5): 1 << 12}
+    run = job(tmp_path, grid(tp=3, dp=2), link={(2, 5): factor}, sized=sized, elements=elements)
+    found = analyse(run)
+    assert (found.verdict, {c.rank for c in found.candidates}) == (verdict, {2, 5} if factor > 1 else set())
+
+
 def test_fast_transfers_of_a_lone_group_hide_nothing(tmp_path):
     sized = {"dtype": "BFloat16", "in_nelems": 1 << 26, "out_nelems": 1 << 26}
     assert analyse(job(tmp_path, MESH, link=SPENT, lost=LONELY, sized=sized)).verdict == "healthy"

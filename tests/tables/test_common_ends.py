@@ -117,3 +117,19 @@ def test_parts_that_wait_for_a_late_one_are_none(late):
     together = Together(StreamClass(dict.fromkeys(range(8), 20), tuple(range(8)), ends - lasted, ends, 2))
     assert together.even(TENSOR) == (late < 3)
     assert choose(together, [TENSOR]) == (0 if late < 3 else None)
+
+
+@pytest.mark.parametrize(("columns", "told"), [(3, None), (20, 1)])
+def test_few_ends_separate_no_clock_of_unknown_rate(columns, told):
+    """All ranks leave together; two nodes drift apart by 8 us a step, which three steps do not show to be a drift."""
+    rng = np.random.default_rng(2)
+    when = np.arange(columns) * 450e6
+    drift = 8 * US * np.arange(columns) * (np.arange(8) >= 4)[:, None]
+    ends = when + drift + rng.uniform(0, US, (8, columns))
+    lasted = 1_000 * US * np.arange(1, 5).repeat(2)[:, None] + rng.uniform(0, US, (8, columns))
+    made = StreamClass(
+        dict.fromkeys(range(8), 20), tuple(range(8)), ends - lasted, ends, -1, aligned=True,
+        kinds=("all_reduce",) * columns, doubt=1e6, drifts=True,
+    )  # fmt: skip
+    halves = [(0, 2), (1, 3), (4, 6), (5, 7)]
+    assert choose_in_step(Together(made), [halves, DATA, WHOLE]) == told

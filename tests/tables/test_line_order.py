@@ -2,14 +2,15 @@
 
 from collections import Counter
 
+import numpy as np
 import pytest
 
-from tests.localise.schedule import deepspeed
+from tests.localise.schedule import deepspeed, lowered
 from tests.tables.rows import events, step
 from tests.tables.test_pipeline_order import BACK, FORTH, PLANS, STEP, WORK, Rank, pipeline
-from tracekit.inference.peers import line_order
-from tracekit.inference.peers.line_kernels import Learnt, Message, Says, schedules, with_learnt
-from tracekit.inference.peers.line_order import _pairs, with_line_order
+from tracekit.inference.peers.line_kernels import Kernel, Learnt, Message, Says, schedules, with_learnt
+from tracekit.inference.peers.line_order import _ahead, _pairs, with_line_order
+from tracekit.inference.peers.message_fits import Times
 from tracekit.matching.clock import Clocks
 from tracekit.matching.match import match, rematch
 from tracekit.rank_events.operation_names import RECEIVES, SENDS
@@ -35,13 +36,16 @@ def found(plans, change=lambda rows: rows, only=None):
     return count, {key: n / 2 for key, n in ends.items()}
 
 
-def learnt_of(every):
-    """(the operations of all ranks with what is learnt of their messages, the number of messages)."""
+def learnt_of(every, *, apart=False):
+    """(the operations of all ranks with what is learnt of their messages, the number of messages).
+
+    Clocks are one, or `apart`, so that no collective links them.
+    """
     ranks = [rank_ops(r, events(rows)) for r, rows in enumerate(every)]
     ops = rematch(match(ranks, []), ranks, [])
     line = tuple(range(len(every)))
-    same = dict.fromkeys(line, 0)
-    clock = Clocks(dict.fromkeys(line, 0.0), dict.fromkeys(line, 0.0), same, same, 0.0, exact=same)
+    same, island = dict.fromkeys(line, 0), {r: r if apart else 0 for r in line}
+    clock = Clocks(dict.fromkeys(line, 0.0), dict.fromkeys(line, 0.0), island, same, 0.0, exact=island)
     return with_line_order(ops, clock, [line])
 
 
@@ -123,16 +127,15 @@ def test_two_stages_have_one_neighbour_each():
 
 
 @pytest.mark.parametrize(("late", "count"), [(0, 16), (20_000, 0)])
-def test_some_clocks_must_let_every_message_arrive(monkeypatch, late, count):
+def test_some_clocks_must_let_every_message_arrive(late, count):
     """No clock is common to both stages; messages behind the first one, `late` by so many µs, allow none."""
-    monkeypatch.setattr(line_order, "clock_differences", lambda *_: {})
     first, last = two_stages()
     seen = Counter()
     for row in last:
         if "nccl" in row["name"]:
             seen[number := int(row["ts"] // (STEP * 1000))] += 1
             row["ts"] += (late if seen[number] > 1 else 0) * 1000
-    assert learnt_of([first, last])[1] == count
+    assert learnt_of([first, last], apart=True)[1] == count
 
 
 @pytest.mark.parametrize(("ways", "token"), [((True,), "p2p/Float/8"), ((True, False), "p2p/Float/-1")])
@@ -152,7 +155,7 @@ def test_numbers_of_no_schedule_stay_open(plan):
     assert found(PLANS[plan], without_first) == (0, {})
 
 
-BATCH = (Message(1, True), Message(1, False))
+BATCH = Kernel((Message(1, True), Message(1, False)), 0)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +170,7 @@ BATCH = (Message(1, True), Message(1, False))
         (((1, False), (1, True)), (), BATCH, True),
         (((1, True),), (RECEIVES,), BATCH, True),
         (((2, True),), (0,), BATCH, False),
-        ((), (RECEIVES,), (Message(0, True),), False),
+        ((), (RECEIVES,), Kernel((Message(0, True),), 0), False),
     ],
 )
 def test_a_kernel_of_a_schedule_contradicts_nothing_told(ends, ways, kernel, fits):
@@ -191,7 +194,7 @@ def test_what_some_kernels_tell_must_agree(plan):
 
 @pytest.mark.parametrize(("counts", "kernels"), [((6, 12, 6), 4), ((5, 9, 4), 1), ((7, 9, 9, 8), 1)])
 def test_schedules_have_as_many_kernels(counts, kernels):
-    tried = list(schedules(counts))
+    tried = list(schedules([{count} for count in counts]))
     assert len(tried) >= kernels
     for stages in tried:
         assert tuple(map(len, stages)) == counts
@@ -200,14 +203,62 @@ def test_schedules_have_as_many_kernels(counts, kernels):
 
 def test_one_forward_one_backward_batches_its_changes():
     """The last but one of three stages warms up once; a change from forward to backward is one kernel."""
-    three = next(s for s in schedules((5, 9, 4)))
-    assert three[0][:2] == [(Message(1, True),), (Message(1, True),)]
-    assert three[2][:2] == [(Message(1, False),), (Message(1, True), Message(1, False))]
+    three = next(s for s in schedules([{5}, {9}, {4}]))
+    assert [k.messages for k in three[0][:2]] == [(Message(1, True),), (Message(1, True),)]
+    assert [k.messages for k in three[2][:2]] == [(Message(1, False),), (Message(1, True), Message(1, False))]
 
 
 def test_interleaved_stages_talk_around_the_ring():
-    pairs = {(p.sender, p.receiver) for s in schedules((18, 24, 18)) for p in _pairs(s) or ()}
+    pairs = {(p.sender, p.receiver) for s in schedules([{18}, {24}, {18}]) for p in _pairs(s) or ()}
     assert {(2, 0), (0, 2)} <= pairs
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize(("schedule", "stages", "micro", "chunks"), [("1f1b", 4, 4, 2), ("gpipe", 4, 3, 1)])
+def test_posted_receives_follow_their_senders(schedule, stages, micro, chunks, together):
+    """torch.distributed.pipelining lowers compute in turns of all stages: a sender puts the receive at its peer."""
+    plans = lowered(schedule, stages, micro, chunks, together)
+    wanted = [
+        [[m[1::-1] for m in messages] for kind, messages in p if kind == "X"] for p in only_messages(plans)
+    ]
+    counts = [{len(kernels)} for kernels in wanted]
+    assert wanted in [
+        [[[*map(tuple, k.messages)] for k in kernels] for kernels in s] for s in schedules(counts)
+    ]
+
+
+def only_messages(plans):
+    return [[item for item in plan if item[0] == "X"] for plan in plans]
+
+
+def test_other_streams_carry_other_operations():
+    """All-to-alls of a stage look like messages without a record, and make its kernels as many as of no schedule."""
+    plain = two_stages()
+    mixed = [
+        [*rows, *(beside(row) for row in rows if "nccl" in row["name"] for _ in range(3))] for rows in plain
+    ]
+    told, count = learnt_of(mixed)
+    assert count == learnt_of(plain)[1] == 16
+    assert all(op == "send_recv" for r in told for op, s in zip(r.op, r.stream, strict=True) if s == OTHER)
+
+
+OTHER = 99
+
+
+def beside(row):
+    """A short kernel of another stream after one of a message."""
+    return row | {"stream": OTHER, "ts": row["ts"] + row["dur"] + 1000, "dur": 1000}
+
+
+@pytest.mark.parametrize("ahead", [0, 7_000_000])
+def test_messages_show_the_clocks_of_their_schedule(ahead):
+    """Only the first receive waited; the others are ten late, as regular tasks are, and would end with their sends."""
+    ends = 10_000_000 * np.arange(1, 6)
+    late = 10_000_000 * np.array([0, 1, 1, 1, -1]) - ahead
+    mine = Times(ends - 2_000_000, ends, ends, np.ones(5, bool))
+    theirs = Times(mine.start + late, ends + late, ends, mine.alone)
+    places = np.arange(5)
+    assert _ahead(mine, theirs, np.array([places[:4]] * 2), np.array([places[4:]] * 2)) == ahead
 
 
 def test_sends_without_buffers_decide_which_comes_first():

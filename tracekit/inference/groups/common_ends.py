@@ -47,10 +47,14 @@ class Together:
         return [r for r in rows if len(r) > 1]
 
     def apart(self, groups: Iterable[Members]) -> float | None:
-        """Return how far most ends are from those of the group's first rank, ns; None if no group has two ranks."""
+        """Return how far most ends are from those of the group's first rank, ns.
+
+        None if no group has two ranks, or the ends are too few to separate clocks of unknown rate.
+        """
         ends = [self.ends[r[1:]] - self.ends[r[0]] for r in self._rows(groups)]
         away = [np.abs(self._clocks.taken_out(e)).ravel() for e in ends]
-        return float(np.quantile(np.concatenate(away), APART_QUANTILE)) if away else None
+        known = bool(away) and self._clocks.tell(self.ends.shape[1])
+        return float(np.quantile(np.concatenate(away), APART_QUANTILE)) if known else None
 
     def closest(self) -> float:
         """Return the distance between the ends of the two closest ranks, ns; infinite for a single rank."""

@@ -26,6 +26,7 @@ from tracekit.inference.groups.stream_sequences import (
     stream_classes,
 )
 from tracekit.inference.groups.usual_numbering import Way, allowed_ways, by_parts, members_of
+from tracekit.matching.match import Operations, rematch
 from tracekit.mesh import Mesh
 from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.operation_names import MESSAGES, ROOTED
@@ -218,6 +219,19 @@ def with_all_to_alls(
     if not found:
         return run, ranks
     return named(run, [_renamed(r, found) for r in ranks], found)
+
+
+def with_paired_all_to_alls(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operations]:
+    """Return `run` and `ops` with the all-to-alls among silent messages, of two ranks as well as of more.
+
+    Unchanged unless every rank has messages with peers: until then two ranks may be stages that exchange.
+    """
+    ranks = list(ops.per_rank.values())
+    silent = any(silent_messages(r).any() for r in ranks)
+    if not silent or not all(among(r.op, MESSAGES).any() for r in ranks):
+        return run, ops
+    run, ranks = with_all_to_alls(run, ranks, mesh, least=2)
+    return run, rematch(ops, ranks, run.groups)
 
 
 def _exchanges(rank: RankOps, found: Mapping[tuple[int, int], Members]) -> bool:

@@ -23,7 +23,12 @@ from tracekit.inference.groups.stream_sequences import (
     streams_of_all,
     unnamed_rows,
 )
-from tracekit.inference.groups.thread_groups import groups_of_threads, silent_messages, with_all_to_alls
+from tracekit.inference.groups.thread_groups import (
+    groups_of_threads,
+    silent_messages,
+    with_all_to_alls,
+    with_paired_all_to_alls,
+)
 from tracekit.inference.groups.usual_numbering import (
     Way,
     allowed_ways,
@@ -251,6 +256,7 @@ def with_rare_groups(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operat
     They often matter most: once a step all ranks wait in one. The clocks follow from matched operations. If a stream
     carries several groups, groups inferred without the clocks are inferred again, place by place.
     """
+    run, ops = with_paired_all_to_alls(run, ops, mesh)
     ranks = list(ops.per_rank.values())
     if is_unknown(run) or len(ranks) < len(("one", "other")) or not any(_open(r) for r in ranks):
         return run, ops

@@ -129,7 +129,7 @@ def _followed(sides: list[tuple[I64, I64]], largest: int, difference: int, toler
         room = tolerance + round(MAX_CLOCK_RATE * abs(int(b[0]) - begin))
         apart = (a[:, None] - b[None, :]).reshape(-1)
         near = np.sort(apart[np.abs(apart - difference) <= room])
-        found = _windows(near, tolerance)
+        found = windows(near, tolerance)
         if len(found):
             at, count = max(found, key=lambda f: (f[1], -abs(f[0] - difference)))
             points.append((int(b[len(b) // 2]), at, count))
@@ -150,9 +150,9 @@ def _densest(a: I64, b: I64, tolerance: int, most: int | None) -> list[int]:
     """
     apart = np.sort((a[:, None] - b[None, :]).reshape(-1))
     apart = apart if most is None else apart[np.abs(apart) <= most]
-    windows = sorted(_windows(apart, tolerance), key=lambda w: (-w[1], w[0]))
+    ranked = sorted(windows(apart, tolerance), key=lambda w: (-w[1], w[0]))
     chosen: list[int] = []
-    for at, _ in windows:
+    for at, _ in ranked:
         if all(abs(at - other) > 2 * tolerance for other in chosen):
             chosen.append(at)
         if len(chosen) == CLOCK_CANDIDATES:
@@ -160,7 +160,7 @@ def _densest(a: I64, b: I64, tolerance: int, most: int | None) -> list[int]:
     return chosen
 
 
-def _windows(values: I64, width: int) -> list[tuple[int, int]]:
+def windows(values: I64, width: int) -> list[tuple[int, int]]:
     """Return (median, count) of the sorted `values` within `width` after each of them."""
     until = np.searchsorted(values, values + width, side="right")
     return [(int(values[(n + u) // 2]), int(u - n)) for n, u in enumerate(until.tolist())]

@@ -8,12 +8,12 @@ Stages run the same in every step and replica, so a kernel is judged at its plac
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from tracekit.inference.peers.clock_difference import clock_differences
+from tracekit.inference.peers.clock_difference import clock_difference, windows
 from tracekit.inference.peers.line_kernels import (
     Kernel,
     Learnt,
@@ -30,16 +30,27 @@ from tracekit.matching.match import Operations
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.thresholds.inference import DEALT_MARGIN, DEALT_MISFITS, MOST_DEALT_MESSAGES, MOST_DEALT_STEPS
+from tracekit.thresholds.slowrank import MAJORITY
 from tracekit.thresholds.tables import COMMON_END_NS
 from tracekit.units import I64
 
 
+class _Stage(NamedTuple):
+    """The kernels of a rank that may carry its pipeline's messages, and step → places of those of usual steps."""
+
+    kernels: LineKernels
+    steps: dict[int, I64]
+
+
 class _Line(NamedTuple):
-    """The ranks of a line by stage, their kernels, and the kernels of their usual steps by position."""
+    """The ranks of a line by stage, and the kernels of each, by how many a usual step has."""
 
     ranks: tuple[int, ...]
-    kernels: tuple[LineKernels, ...]
-    steps: tuple[dict[int, I64], ...]  # by stage: step → places in the rank's kernels
+    stages: tuple[dict[int, _Stage], ...]
+
+    def at(self, counts: Sequence[int]) -> list[_Stage]:
+        """Return the kernels of each stage that are `counts` a step."""
+        return [options[count] for options, count in zip(self.stages, counts, strict=True)]
 
 
 class _Pair(NamedTuple):
@@ -51,13 +62,6 @@ class _Pair(NamedTuple):
     receives: int
 
 
-class _Exchange(NamedTuple):
-    """The kernels of two stages in the steps that both recorded, on one clock."""
-
-    mine: Times
-    theirs: Times
-
-
 def with_line_order(
     ops: Operations, clocks: Clocks, lines: Sequence[tuple[int, ...]]
 ) -> tuple[list[RankOps], int]:
@@ -65,19 +69,19 @@ def with_line_order(
 
     `lines` hold ranks in the order of their stages. Lines that run the same are judged together.
     """
-    by_counts: dict[tuple[int, ...], list[_Line]] = defaultdict(list)
+    by_counts: dict[tuple[tuple[int, ...], ...], list[_Line]] = defaultdict(list)
     for ranks in sorted(lines):
         line = _line(ops, clocks, ranks)
-        counts = tuple(len(next(iter(steps.values()), ())) for steps in line.steps) if line else ()
-        if line and min(counts) > 0 and max(counts) <= MOST_DEALT_MESSAGES:
-            by_counts[counts].append(line)
+        if line and all(line.stages):
+            by_counts[tuple(tuple(sorted(options)) for options in line.stages)].append(line)
     learnt: dict[int, list[Learnt]] = defaultdict(list)
     known = (r.message for r in ops.per_rank.values() if r.message is not None)
     number = 1 + max((int(m.max(initial=-1)) for m in known), default=-1)
-    for counts, members in by_counts.items():
-        for pair in _scheduled(counts, members):
+    for every, members in by_counts.items():
+        counts, pairs = _scheduled(every, members)
+        for pair in pairs:
             for line in members:
-                number = _learn(learnt, line, pair, number)
+                number = _learn(learnt, line.ranks, line.at(counts), pair, number)
     count = sum(map(len, learnt.values()))
     return [with_learnt(ops.per_rank[r], learnt.get(r, [])) for r in ops.ranks], count
 
@@ -86,10 +90,21 @@ def _line(ops: Operations, clocks: Clocks, ranks: tuple[int, ...]) -> _Line | No
     """Return the kernels of a pipeline's ranks; None if a rank recorded no message, or all messages name peers."""
     if not all(r in ops.per_rank for r in ranks):
         return None
-    kernels = [k for r in ranks if (k := line_kernels(ops.per_rank[r], clocks, ranks)) is not None]
-    if len(kernels) < len(ranks) or not any(k.silent for k in kernels):
+    found = [line_kernels(ops, r, clocks, ranks) for r in ranks]
+    if not all(found) or not any(options[0].silent for options in found):
         return None
-    return _Line(ranks, tuple(kernels), tuple(_usual_steps(k.times) for k in kernels))
+    return _Line(ranks, tuple(_by_count(options) for options in found))
+
+
+def _by_count(options: Sequence[LineKernels]) -> dict[int, _Stage]:
+    """Return the kernels by how many a usual step has: all, and of the streams with numbers of their own."""
+    stages = [_Stage(kernels, _usual_steps(kernels.times)) for kernels in options]
+    counts = [len(next(iter(stage.steps.values()), ())) for stage in stages]
+    return {
+        count: stage
+        for at, (count, stage) in enumerate(zip(counts, stages, strict=True))
+        if 0 < count <= MOST_DEALT_MESSAGES and (at == 0 or counts.count(count) == 1)
+    }
 
 
 def _usual_steps(kernels: OpenKernels) -> dict[int, I64]:
@@ -100,31 +115,36 @@ def _usual_steps(kernels: OpenKernels) -> dict[int, I64]:
     return {n: mine for n, mine in steps.items() if len(mine) == usual[0][0]}
 
 
-def _scheduled(counts: tuple[int, ...], lines: Sequence[_Line]) -> list[_Pair]:
-    """Return the messages of the one schedule that fits; empty if none does, or two with different messages do."""
-    said = [_said(lines, stage, count) for stage, count in enumerate(counts)]
-    exchanges: dict[tuple[int, int], _Exchange | None] = {}
-    tried: list[tuple[float, list[_Pair]]] = []
-    for stages in schedules(counts):
-        pairs = _pairs(stages) if _contradicts_nothing(stages, said) else None
-        for a, b in {(p.sender, p.receiver) for p in pairs or ()} - set(exchanges):
-            exchanges[a, b] = _exchange(lines, (a, b))
-        if pairs and not any(pairs == other for _, other in tried):
-            tried.append((_cost(lines, stages, pairs, exchanges), pairs))
+def _scheduled(
+    every: Sequence[tuple[int, ...]], lines: Sequence[_Line]
+) -> tuple[tuple[int, ...], list[_Pair]]:
+    """Return the one schedule that fits one of `every` stage's counts: kernels by stage, and its messages.
+
+    Empty if none does, or two with different messages do.
+    """
+    said = {(stage, count): _said(lines, stage, count) for stage, of in enumerate(every) for count in of}
+    tried: list[tuple[float, tuple[int, ...], list[_Pair]]] = []
+    for stages in schedules(every):
+        counts = tuple(map(len, stages))
+        agrees = _contradicts_nothing(stages, [said[at] for at in enumerate(counts)])
+        pairs = _pairs(stages) if agrees else None
+        if pairs and (counts, pairs) not in [t[1:] for t in tried]:
+            tried.append((_cost([line.at(counts) for line in lines], stages, pairs), counts, pairs))
     tried.sort(key=lambda t: t[0])
-    if not tried or tried[0][0] > DEALT_MISFITS * len(tried[0][1]):
-        return []
+    if not tried or tried[0][0] > DEALT_MISFITS * len(tried[0][2]):
+        return (), []
     rival = tried[1][0] if len(tried) > 1 else np.inf
-    return tried[0][1] if rival - tried[0][0] >= DEALT_MARGIN else []
+    return tried[0][1:] if rival - tried[0][0] >= DEALT_MARGIN else ((), [])
 
 
 def _said(lines: Sequence[_Line], stage: int, count: int) -> list[set[Says]]:
     """Return what kernels show at each place of a stage's step, over all lines and usual steps."""
     found: list[set[Says]] = [set() for _ in range(count)]
     for line in lines:
-        for places in line.steps[stage].values():
+        kernels, steps = line.stages[stage][count]
+        for places in steps.values():
             for place, kernel in enumerate(places.tolist()):
-                found[place].add(line.kernels[stage].says[kernel])
+                found[place].add(kernels.says[kernel])
     return found
 
 
@@ -143,7 +163,7 @@ def _pairs(stages: Sequence[Sequence[Kernel]]) -> list[_Pair] | None:
     ends: dict[tuple[int, int], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     for stage, kernels in enumerate(stages):
         for place, kernel in enumerate(kernels):
-            for peer, sent in kernel:
+            for peer, sent in kernel.messages:
                 ends[(stage, peer) if sent else (peer, stage)][not sent].append(place)
     if any(len(sends) != len(receives) for sends, receives in ends.values()):
         return None
@@ -154,72 +174,100 @@ def _pairs(stages: Sequence[Sequence[Kernel]]) -> list[_Pair] | None:
     ]
 
 
-def _exchange(lines: Sequence[_Line], stages: tuple[int, int]) -> _Exchange | None:
-    """Return the kernels of two `stages` in steps that both recorded; None without a common clock."""
-    sides = [[line.kernels[stage].times for line in lines] for stage in stages]
-    every = {k.rank: k for side in sides for k in side}
-    pairs = [(a.rank, b.rank) for a, b in zip(*sides, strict=True)]
-    shifts = clock_differences(every, pairs, COMMON_END_NS)
-    parts: tuple[list[tuple[I64, I64, I64]], list[tuple[I64, I64, I64]]] = ([], [])
-    for line, (a, b) in zip(lines, pairs, strict=True):
-        steps = [line.steps[stage] for stage in stages]
-        shared = sorted(set(steps[0]) & set(steps[1]))
-        if (a, b) not in shifts or not shared or len(parts[0]) >= MOST_DEALT_STEPS:
-            continue
-        for mine, side, at in zip(parts, (every[a], every[b].moved(shifts[a, b])), steps, strict=True):
-            least = np.min([(side.end - side.start)[at[n]] for n in shared], axis=0)
-            mine += [(side.start[at[n]], side.end[at[n]], least) for n in shared]
-    return _Exchange(*(_times(mine) for mine in parts)) if parts[0] else None
-
-
-def _times(steps: Sequence[tuple[I64, I64, I64]]) -> Times:
-    start, end, least = np.array(steps, np.int64).transpose(1, 0, 2)
-    return Times(start, end, least, np.ones(start.shape[1], bool))
-
-
 def _cost(
-    lines: Sequence[_Line],
+    lines: Sequence[Sequence[_Stage]],
     stages: Sequence[Sequence[Kernel]],
     pairs: Sequence[_Pair],
-    exchanges: Mapping[tuple[int, int], _Exchange | None],
 ) -> float:
-    """Return the sum over messages of the share of steps that rule them out.
-
-    Without a common clock of two stages: 0 if some clock lets all their messages arrive, else infinite.
-    """
-    alone = [np.array([len(kernel) == 1 for kernel in kernels], bool) for kernels in stages]
-    cost = 0.0
-    for a, b in sorted({(p.sender, p.receiver) for p in pairs}):
-        exchange = exchanges[a, b]
-        if exchange is None:
-            cost += 0.0 if all(_may_meet(line, pairs, a, b) for line in lines) else float("inf")
-            continue
-        mine, theirs = exchange.mine._replace(alone=alone[a]), exchange.theirs._replace(alone=alone[b])
-        table = misfits(mine, theirs)
-        cost += sum(float(table[p.sends, p.receives]) for p in pairs if (p.sender, p.receiver) == (a, b))
+    """Return the sum over messages of the share of steps that rule them out; infinite where no step shows them."""
+    alone = [np.array([len(kernel.messages) == 1 for kernel in kernels], bool) for kernels in stages]
+    cost = sum(_work_outside_tasks([line[at] for line in lines], stages[at]) for at in range(len(stages)))
+    for a, b in sorted({(min(p[::2]), max(p[::2])) for p in pairs}):
+        ends = [[p[1::2] for p in pairs if p[::2] == way] for way in ((a, b), (b, a))]
+        there, back = (np.array(way, np.int64).reshape(-1, 2).T for way in ends)
+        sides = _exchange([(line[a], line[b]) for line in lines], there, back)
+        if sides is None:
+            return float("inf")
+        mine, theirs = (side._replace(alone=alone[at]) for side, at in zip(sides, (a, b), strict=True))
+        cost += float(misfits(mine, theirs)[*there].sum() + misfits(theirs, mine)[*back].sum())
     return cost
 
 
-def _may_meet(line: _Line, pairs: Sequence[_Pair], a: int, b: int) -> bool:
-    """Whether the clock of stage `b` can be set so that no message of a step arrives before it was sent."""
-    one, two = line.kernels[a].times, line.kernels[b].times
-    shared = sorted(set(line.steps[a]) & set(line.steps[b]))
-    for mine, theirs in ((line.steps[a][step], line.steps[b][step]) for step in shared):
-        there = [one.start[mine[p.sends]] - two.end[theirs[p.receives]] for p in pairs if p[::2] == (a, b)]
-        back = [one.end[mine[p.receives]] - two.start[theirs[p.sends]] for p in pairs if p[::2] == (b, a)]
-        if not there or not back or max(there) > min(back) + 2 * COMMON_END_NS:
-            return False
-    return bool(shared)
+def _work_outside_tasks(lines: Sequence[_Stage], kernels: Sequence[Kernel]) -> float:
+    """Return the sum over kernels of the share of steps with work like a task's before it, though none is scheduled.
+
+    A kernel starts after all work that was launched before it.
+    """
+    worked = [stage.kernels.worked[places] for stage in lines for places in stage.steps.values()]
+    spent, tasks = np.diff(np.array(worked, np.float64), axis=1), np.diff([k.done for k in kernels])
+    if not len(spent) or tasks.all() or not tasks.any():
+        return 0.0
+    usual = np.median(spent[:, tasks > 0] / tasks[tasks > 0], axis=1, keepdims=True)
+    return float((spent[:, tasks == 0] > MAJORITY * usual).mean(axis=0).sum()) if usual.all() else 0.0
 
 
-def _learn(learnt: dict[int, list[Learnt]], line: _Line, pair: _Pair, number: int) -> int:
+def _exchange(lines: Sequence[tuple[_Stage, _Stage]], there: I64, back: I64) -> tuple[Times, Times] | None:
+    """Return the kernels of two stages in steps that both recorded, on one clock; None without any.
+
+    `there` are the places of the sends and the receives from the first stage to the second, `back` those of the other
+    way. Where no collective links the clocks of two ranks, these messages show their difference.
+    """
+    parts: tuple[list[Times], list[Times]] = ([], [])
+    for one, two in lines:
+        shared, shift = sorted(set(one.steps) & set(two.steps)), None
+        if len(parts[0]) >= MOST_DEALT_STEPS:
+            break
+        if one.kernels.times.island == two.kernels.times.island:
+            shift = clock_difference(one.kernels.times, two.kernels.times, COMMON_END_NS)
+        elif not there.size or not back.size:
+            continue
+        for step, mine, theirs in zip(shared, _times(one, shared), _times(two, shared), strict=True):
+            known = _ahead(mine, theirs, there, back) if shift is None else shift[two.steps[step]]
+            parts[0].append(mine)
+            parts[1].append(theirs._replace(start=theirs.start + known, end=theirs.end + known))
+    return (_stacked(parts[0]), _stacked(parts[1])) if parts[0] else None
+
+
+def _stacked(steps: Sequence[Times]) -> Times:
+    """Return the kernels of a stage, one row a step."""
+    start, end, quickest = (np.array([step[n] for step in steps], np.int64) for n in range(3))
+    return Times(start, end, quickest, steps[0].alone)
+
+
+def _times(stage: _Stage, steps: Sequence[int]) -> list[Times]:
+    """Return the kernels of a stage in each of the `steps`."""
+    kernels = stage.kernels.times
+    took = kernels.end - kernels.start
+    quickest = np.min([took[stage.steps[n]] for n in steps] or [took], axis=0)
+    rows = (stage.steps[n] for n in steps)
+    return [Times(kernels.start[at], kernels.end[at], quickest, np.ones(len(at), bool)) for at in rows]
+
+
+def _ahead(mine: Times, theirs: Times, there: I64, back: I64) -> int:
+    """Return the ns to add to `theirs` of a step: where most messages end together, among those with all arriving."""
+    (sends, receives), (theirs_sent, mine_received) = there, back
+    least = int((mine.start[sends] - theirs.end[receives]).max())
+    most = int((mine.end[mine_received] - theirs.start[theirs_sent]).min())
+    sent, received = mine.end[sends] - theirs.end[receives], mine.end[mine_received] - theirs.end[theirs_sent]
+    apart = np.sort(np.append(sent, received))
+    possible = apart[(apart >= least - COMMON_END_NS) & (apart <= most + COMMON_END_NS)]
+    together = windows(possible, COMMON_END_NS)
+    return max(together, key=lambda w: w[1])[0] if together else (least + most) // 2
+
+
+def _learn(
+    learnt: dict[int, list[Learnt]],
+    ranks: tuple[int, ...],
+    stages: Sequence[_Stage],
+    pair: _Pair,
+    number: int,
+) -> int:
     """Add the messages of `pair` to `learnt`, for each step that both ranks recorded; return the next free number.
 
     Skips messages that name their peer at both ends.
     """
-    a, b = line.ranks[pair.sender], line.ranks[pair.receiver]
-    one, two = line.kernels[pair.sender], line.kernels[pair.receiver]
-    sends, receives = line.steps[pair.sender], line.steps[pair.receiver]
+    a, b = ranks[pair.sender], ranks[pair.receiver]
+    (one, sends), (two, receives) = stages[pair.sender], stages[pair.receiver]
     for step in sorted(set(sends) & set(receives)):
         i, j = int(sends[step][pair.sends]), int(receives[step][pair.receives])
         if one.says[i].ways or two.says[j].ways:

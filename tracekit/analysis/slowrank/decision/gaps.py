@@ -152,13 +152,13 @@ def lone_transfers_may_be_slow(e: Evidence) -> Iterator[Gap]:
     transfers of the job are longer than the hardware that the user describes lets them.
     """
     case = e.case
-    unfit = any(found.beyond == "all" for found in e.peerless)
+    unfit = any(found.unfit for found in e.peerless)
     for found, hidden in sorted(e.unproven, key=lambda pair: -pair[0].spent):
-        members = () if found.nodes or len(found.ranks) > RANKS_LISTED else found.ranks
+        members = () if found.between_nodes or len(found.ranks) > RANKS_LISTED else found.ranks
         rows = [case.steps.row(r) for r in found.hub or members if r in case.steps.ranks and not unfit]
-        most = hidden.high if found.usual else max(found.spent, all_could_hide_ns(case, found.hub))
+        most = hidden.high if found.longer else max(found.spent, all_could_hide_ns(case, found.hub))
         price = Price.up_to(most, min(most, found.spent))
-        else_ = "larger calls" if found.usual else "a slow network"
+        else_ = "other calls" if found.longer else "a slow network"
         what = f"{in_words(case, found, hidden)}: a slow link and {else_} would look the same"
         ends = tuple(link_end(case, row, price) for row in rows)
         yield Gap(what, hidden.high, remedy(case, found), ends, decides=prove_no_health(case, found, hidden))

@@ -1,9 +1,12 @@
 """Communication that hides a fault: transfers that nothing can be compared with, and unmatched waits of one rank.
 
-A slow link shows by comparison with the transfers of its peers, which are other groups along its axes. The only group
-along its axes has none, nor have messages that all pass one rank, as in a pipeline of two stages. Links between nodes
-have none if all of them pass one node, as between two nodes: its network slows them alike. What such transfers could
-hide is bounded by what sound transfers take on the hardware of the job. Where the user describes that, transfers with
+A slow link shows by comparison with the transfers of its peers, which are other groups along its axes. Where all
+transfers that are compared with each other pass the same ranks or the same node, a fault there slows them alike: they
+are compared with nothing. That is so for the only group along its axes, for the messages of a pipeline of two stages,
+and for links between two nodes. It is so as well for calls that no other group makes, because of their size or number.
+
+What such transfers could hide is bounded by what calls of their kind take along the same axes, size for size; where
+there are none, by what sound transfers take on the hardware of the job. Where the user describes that, transfers with
 peers are bounded as well, because a network may be slow for all of them.
 
 Ranks of one stage do the same work, so each kind of operation should delay all of them equally. An unmatched operation
@@ -11,9 +14,9 @@ has no price, but where it delays no rank more than its peers, it hides no singl
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Final, Literal
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 
@@ -25,10 +28,10 @@ from tracekit.analysis.slowrank.expected.sound_transfers import beyond_hardware,
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.wording import add_traces, listed, of_step, ranks_in_words
 from tracekit.matching.channels import Channel
-from tracekit.matching.message_order import UNKNOWN_SIZE
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.steps.medians import median_of_others
 from tracekit.thresholds.slowrank import KIND_RATIO, SOLE_GROUP_SHARE
+from tracekit.timing.buffered_sends import bytes_of
 from tracekit.units import F64, I64, Mask, ms
 
 _MEASURE: Final = (
@@ -39,97 +42,116 @@ _MEASURE: Final = (
 
 @dataclass(frozen=True)
 class LoneTransfers:
-    """Transfers without peers on `channels` between `ranks`; `spent`: of the rank that spends most in them, ns a step.
+    """Transfers on `channels` between `ranks`; `spent`: of the rank that spends most in them, ns a step.
 
-    They are of the only group along `axes`, or messages along them that all pass the rank or ranks in `hub`, with the
-    ranks of an unrecorded group that would be its `peers`; or all those between nodes, where each passes all of
-    `nodes`; or transfers longer than described hardware allows, be it `some` of the job's or `all`; or calls of unknown
-    size of a group that runs other numbers of them than its peers, with what each kind usually takes these, ns.
+    Messages all pass the ranks in `hub`. `peers` are of an unrecorded group to compare with. `expected` holds what
+    calls of the kind take elsewhere, ns, by instance (infinite: none is made), where only some of the transfers are
+    lone. What is not `longer` is bounded by the hardware of the job.
     """
 
     channels: tuple[int, ...]
     ranks: tuple[int, ...]
     spent: float
-    axes: tuple[str, ...] = ()
-    peers: tuple[int, ...] = ()
-    nodes: tuple[str | int, ...] = ()
+    which: str = ""
+    why: str = ""  # they were compared with nothing
     hub: tuple[int, ...] = ()
-    beyond: Literal["", "some", "all"] = ""
-    usual: tuple[tuple[str, float], ...] = ()
+    peers: tuple[int, ...] = ()
+    expected: Mapping[int, float] = field(default_factory=dict)
+    longer: bool = False  # than `expected`
+    between_nodes: bool = False
+    unfit: bool = False  # no transfer of the job is as quick as described hardware
 
 
 def lone_transfers(case: Case) -> list[LoneTransfers]:
     """Return all transfers of `case` without recorded peers, and all that described hardware does not explain."""
     seen = [case.ops.channels[c] for c in np.unique(case.ops.channel[case.analysed & case.matched]) if c >= 0]
-    lone = *_beyond_hardware(case, seen), *_only_groups(case, seen), *_past_one_node(case, seen)
-    return [*lone, *_of_other_counts(case)]
+    found = [*_beyond_hardware(case, seen), *_through_one_place(case, seen)]
+    return [*found, *_unlike(case, {c for one in found for c in one.channels})]
 
 
 def _beyond_hardware(case: Case, seen: list[Channel]) -> Iterator[LoneTransfers]:
     """The transfers that are longer than described hardware lets them."""
     slow, every = beyond_hardware(case, [c.number for c in seen])
-    if slow:
-        found = _of(case, [c for c in seen if c.number in slow])
-        yield replace(found, beyond="all" if every else "some")
+    if slow and case.run.hardware is not None:
+        given, found = case.run.hardware.name, _of(case, [c for c in seen if c.number in slow])
+        why = f"sound ones on {given} are quicker"
+        if every:
+            why = f"no transfer is as quick as {given} lets it: it does not describe this job, or all links are slow"
+        yield replace(found, which=f"of {ranks_in_words(found.ranks)}", why=why, unfit=every)
 
 
-def _only_groups(case: Case, seen: list[Channel]) -> Iterator[LoneTransfers]:
-    """The collectives that are the only recorded ones along their axes, and messages that all pass one rank."""
-    groups: dict[tuple[tuple[str, ...], bool], list[Channel]] = defaultdict(list)
-    for channel in seen:
-        if axes := case.axes_of(channel):
-            groups[axes, channel.p2p].append(channel)
-    for (axes, p2p), channels in sorted(groups.items()):
-        hub = sorted(set.intersection(*(set(c.members) for c in channels))) if p2p else []
-        if hub or len(channels) == 1:
-            members = set(channels[0].members)
-            others = sorted(set(case.mesh.coordinates) - members - set(case.steps.ranks))
-            lines = (case.mesh.line(r, axes) for r in others)
-            peers = next((line for line in lines if members.isdisjoint(line)), ())
-            yield _of(case, channels, axes, tuple(peers), hub=tuple(hub))
-
-
-def _of_other_counts(case: Case) -> Iterator[LoneTransfers]:
-    """The collectives of unknown size of a group whose peers run another number of them, if they are clearly longer."""
-    found = families(case, message_of(case)[0], nodes_of(case), case.waits.complete)
-    sizeless = {k: channels for k, channels in found.items() if UNKNOWN_SIZE in k[3] and not k[2]}
-    compared = {c for channels in sizeless.values() if len(channels) > 1 for c in channels}
-    took: dict[tuple[object, ...], dict[int, float]] = defaultdict(dict)
-    for (shape, near, _, message), channels in sizeless.items():
-        for c, numbers in channels.items():
-            took[shape, near, message.partition("/")[0]][c] = float(np.median(case.waits.delivery[numbers]))
-    usual: dict[int, list[tuple[str, float]]] = defaultdict(list)
-    for (_, _, op), levels in took.items():
-        for c in levels.keys() - compared:
-            others = [level for other, level in levels.items() if other != c]
-            if others and levels[c] > KIND_RATIO * float(np.median(others)):
-                usual[c].append((str(op), float(np.median(others))))
-    for c, likes in sorted(usual.items()):
-        channel = case.ops.channels[c]
-        yield _of(case, [channel], case.axes_of(channel), usual=tuple(likes))
-
-
-def _past_one_node(case: Case, seen: list[Channel]) -> Iterator[LoneTransfers]:
-    """The links between nodes, if there are several and all pass one node."""
-    nodes = nodes_of(case)
+def _through_one_place(case: Case, seen: list[Channel]) -> Iterator[LoneTransfers]:
+    """The transfers that are compared with each other and all pass the same ranks, or the same node."""
+    nodes, sets = nodes_of(case), defaultdict[tuple[tuple[str, ...], bool], list[Channel]](list)
     passed = {c.number: {nodes[m] for m in c.members if m in nodes} for c in seen}
     across = [c for c in seen if len(passed[c.number]) > 1]
-    common = set.intersection(*(passed[c.number] for c in across)) if len(across) > 1 else set()
-    if common:
-        yield _of(case, across, nodes=tuple(sorted(common, key=str)))
+    for channel in seen:
+        if axes := case.axes_of(channel):
+            sets[axes, channel.p2p].append(channel)
+    for (axes, p2p), channels in sorted(sets.items()):
+        if common := set.intersection(*(set(c.members) for c in channels)):
+            yield _along(case, axes, channels, tuple(sorted(common)) if p2p else ())
+    if len(across) > 1 and (shared := set.intersection(*(passed[c.number] for c in across))):
+        many = f"node{'s' if len(shared) > 1 else ''} {listed(sorted(shared, key=str))}"
+        why = f"all pass {many}, and a slow network there slows them alike"
+        yield replace(_of(case, across), which="between nodes", why=why, between_nodes=True)
 
 
-def _of(
-    case: Case, channels: list[Channel], axes: tuple[str, ...] = (), peers: tuple[int, ...] = (),
-    nodes: tuple[str | int, ...] = (), hub: tuple[int, ...] = (), usual: tuple[tuple[str, float], ...] = (),
-) -> LoneTransfers:  # fmt: skip
+def _along(case: Case, axes: tuple[str, ...], channels: list[Channel], hub: tuple[int, ...]) -> LoneTransfers:
+    """The transfers on `channels` along `axes`, messages that all pass the `hub` or collectives of one group."""
+    members, along = set(channels[0].members), f"along {'_'.join(axes)}"
+    others = sorted(set(case.mesh.coordinates) - members - set(case.steps.ranks))
+    lines = (case.mesh.line(r, axes) for r in others)
+    peers = next((line for line in lines if members.isdisjoint(line)), ())
+    which = f"of messages {along}" if hub else along if peers else f"of the only group {along}"
+    why = "no other group along these axes was recorded whole"
+    why = why if peers else "this job has no other group to compare with"
+    why = f"all pass {ranks_in_words(hub)}, so that a slow link there slows them alike" if hub else why
+    return replace(_of(case, channels), which=which, why=why, hub=hub, peers=tuple(peers))
+
+
+def _unlike(case: Case, found: Collection[int]) -> Iterator[LoneTransfers]:
+    """The calls that no other channel makes: those clearly longer than others of the kind, size for size.
+
+    And those without others of the kind, on channels that were not `found` to have no peer.
+    """
+    kinds: dict[tuple[object, ...], list[tuple[int, list[int], bool]]] = defaultdict(list)
+    made = families(case, message_of(case)[0], nodes_of(case), case.waits.complete)
+    for (*where, message), channels in made.items():
+        calls = [(c, numbers, len(channels) == 1) for c, numbers in channels.items()]
+        kinds[*where, message.partition("/")[0]] += calls
+    delivery, tokens = case.waits.delivery, case.ops.token[case.waits.first_row]
+    expected: dict[tuple[int, bool], dict[int, float]] = defaultdict(dict)
+    for calls in kinds.values():
+        known = [(c, bytes_of(str(tokens[n[0]])), float(np.median(delivery[n]))) for c, n, _ in calls]
+        for (c, size, took), (_, numbers, alone) in zip(known, calls, strict=True):
+            usual = _as_large(size, [k[1:] for k in known if k[0] != c]) if alone else np.inf
+            if took > KIND_RATIO * usual or (alone and np.isinf(usual) and c not in found):
+                expected[c, np.isfinite(usual)].update(dict.fromkeys(numbers, usual))
+    for (c, longer), likes in sorted(expected.items()):
+        channel = case.ops.channels[c]
+        which = f"along {'_'.join(case.axes_of(channel))} of {ranks_in_words(channel.members)}"
+        why = f"no other group there makes calls of this size or number{', and theirs are quicker' if longer else ''}"
+        yield replace(_of(case, [channel]), which=which, why=why, expected=likes, longer=longer)
+
+
+def _as_large(size: int, others: Sequence[tuple[int, float]]) -> float:
+    """Return what the quickest of `others` (bytes, ns) takes for `size` bytes, ns; infinite without any.
+
+    Large calls move more bytes in the same time than small ones do. Where the size is unknown, the usual call counts.
+    """
+    if size > 0:
+        return min((took * max(1.0, size / n) for n, took in others if n > 0), default=np.inf)
+    return float(np.median([took for _, took in others])) if others else np.inf
+
+
+def _of(case: Case, channels: Sequence[Channel]) -> LoneTransfers:
     """The transfers on `channels`, with the exposed time of the rank that spends most in them."""
     numbers = tuple(c.number for c in channels)
     mine = case.analysed & np.isin(case.ops.channel, numbers)
     moved = np.where(mine, case.ops.exposed - case.waits.exposed_wait, 0)
     spent = float((np.bincount(case.ops.rank, moved) / case.steps.count).max())
-    ranks = tuple(sorted({m for c in channels for m in c.members}))
-    return LoneTransfers(numbers, ranks, spent, axes, peers, nodes, hub, usual=usual)
+    return LoneTransfers(numbers, tuple(sorted({m for c in channels for m in c.members})), spent)
 
 
 def could_hide(case: Case, found: LoneTransfers) -> Price:
@@ -138,12 +160,13 @@ def could_hide(case: Case, found: LoneTransfers) -> Price:
     At least: where they take no longer than sound ones on the hardware of the job, and nothing where their size is
     unknown. At most: where they take what that hardware reaches, or no time where their size is unknown.
     """
-    sound, likes = sound_transfers(case, found.channels), dict(found.usual)
-    if likes:
-        ops = case.ops.op[case.waits.first_row[sound.numbers]].tolist()
-        return Price.up_to(_saved_ns(case, sound.numbers, np.array([likes.get(op, np.inf) for op in ops])))
-    low = _saved_ns(case, sound.numbers, sound.most)
-    return Price.between(low, low, _saved_ns(case, sound.numbers, sound.usual))
+    sound = sound_transfers(case, found.channels)
+    likes = np.array([found.expected.get(n, np.inf) for n in sound.numbers.tolist()])
+    if found.longer:
+        return Price.up_to(_saved_ns(case, sound.numbers, likes))
+    here = np.isin(sound.numbers, list(found.expected or sound.numbers))
+    low = _saved_ns(case, sound.numbers[here], sound.most[here])
+    return Price.between(low, low, _saved_ns(case, sound.numbers[here], sound.usual[here]))
 
 
 def prove_no_health(case: Case, found: LoneTransfers, hidden: Price) -> bool:
@@ -155,8 +178,8 @@ def prove_no_health(case: Case, found: LoneTransfers, hidden: Price) -> bool:
     that two groups would show could cost the threshold. Calls that are clearly longer than those of peers prove none.
     """
     least_slow = found.spent * (1 - 1 / KIND_RATIO**2)
-    slow = bool(found.usual) or hidden.low >= case.suspect_ns
-    bounded = not found.nodes or case.run.hardware is not None
+    slow = found.longer or hidden.low >= case.suspect_ns
+    bounded = not found.between_nodes or case.run.hardware is not None
     much = bounded and hidden.high >= SOLE_GROUP_SHARE * case.step_ns
     return slow or much or bool(found.peers and least_slow >= case.threshold_ns)
 
@@ -177,12 +200,16 @@ def all_could_hide_ns(case: Case, hub: tuple[int, ...]) -> float:
     """
     passing = [one for one in lone_transfers(case) if set(hub).issubset(one.ranks)] if hub else []
     channels = tuple(sorted({c for one in passing for c in one.channels}))
-    return could_hide(case, replace(passing[0], channels=channels)).high if passing else 0.0
+    return (
+        could_hide(case, replace(passing[0], channels=channels, expected={}, longer=False)).high
+        if passing
+        else 0.0
+    )
 
 
 def remedy(case: Case, found: LoneTransfers) -> str:
     """Return what would decide: traces of a peer where there is one, else a measurement, or a right description."""
-    if found.beyond == "all":
+    if found.unfit:
         return f"give --hardware the machines of this job; if it did, {_MEASURE}"
     lacking = [r for r in found.peers if r not in case.steps.ranks]
     return add_traces(lacking) if lacking else _MEASURE
@@ -190,44 +217,15 @@ def remedy(case: Case, found: LoneTransfers) -> str:
 
 def in_words(case: Case, found: LoneTransfers, hidden: Price) -> str:
     """Return the sentence about the transfers of `found`: how long, how fast, why no peer; they may hide `hidden`."""
-    speed = bus_gb_s(case, found)
-    rate = "an unknown bandwidth (sizes were not recorded)"
-    rate = rate if speed is None else f"a bus bandwidth of {speed:.3g} GB/s"
-    which, why = (
-        f"of the only group along {'_'.join(found.axes)}",
-        "this job has no other group to compare with",
-    )
-    if found.nodes:
-        many = "s" if len(found.nodes) > 1 else ""
-        which, why = (
-            "between nodes",
-            f"all pass node{many} {listed(found.nodes)}, and a slow network there slows them alike",
-        )
-    elif found.hub:
-        which = f"of messages along {'_'.join(found.axes)}"
-        why = f"all pass {ranks_in_words(found.hub)}, so that a slow link there slows them alike"
-    elif found.usual:
-        which = f"along {'_'.join(found.axes)} of {ranks_in_words(found.ranks)}"
-        why = "the other groups there run another number of such calls, which are shorter"
-    elif found.beyond:
-        given = case.run.hardware.name if case.run.hardware is not None else ""
-        which, why = f"of {ranks_in_words(found.ranks)}", f"sound ones on {given} are quicker"
-        if found.beyond == "all":
-            why = f"no transfer is as quick as {given} lets it: it does not describe this job, or all links are slow"
-    elif found.peers:
-        which, why = f"along {'_'.join(found.axes)}", "no other group along these axes was recorded whole"
-    if hidden.low > 0:
-        rate += f" (the slowest sound network of such devices would save {ms(hidden.low):.1f} ms a step)"
-    took = f"take {of_step(case, found.spent)}"
-    return f"the transfers {which} {took} at {rate}, and {why}"
-
-
-def bus_gb_s(case: Case, found: LoneTransfers) -> float | None:
-    """Return the bus bandwidth of the transfers of `found` with a known size, GB/s; None without any."""
     numbers, size = sized(case, found.channels)
     known = (size > 0) & (case.waits.delivery[numbers] > 0)
-    taken = float(case.waits.delivery[numbers[known]].sum())
-    return float(size[known].sum()) / taken if taken else None
+    rate = "an unknown bandwidth (sizes were not recorded)"
+    if known.any():
+        speed = float(size[known].sum()) / float(case.waits.delivery[numbers[known]].sum())
+        rate = f"a bus bandwidth of {speed:.3g} GB/s"
+    if hidden.low > 0:
+        rate += f" (the slowest sound network of such devices would save {ms(hidden.low):.1f} ms a step)"
+    return f"the transfers {found.which} take {of_step(case, found.spent)} at {rate}, and {found.why}"
 
 
 @dataclass(frozen=True)
