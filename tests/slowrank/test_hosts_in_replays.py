@@ -11,6 +11,7 @@ from tests.slowrank.test_launch_bound import LAST, made
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.hypotheses.candidates import typical_without, usual_of
 from tracekit.analysis.slowrank.hypotheses.host_bound import with_hosts
+from tracekit.step_graph.unseen_ranks import with_unseen
 
 
 def long_behind(turn):
@@ -39,6 +40,20 @@ def test_hosts_change_no_recorded_step(tmp_path):
     hosted = with_hosts(case, case.timeline, ())
     assert all(len(hosts) == 8 for hosts in hosted.hosts)
     assert hosted.recorded_ns == pytest.approx(case.timeline.recorded_ns, rel=1e-3)
+
+
+@pytest.mark.quick(1)
+def test_copies_of_ranks_have_no_host(tmp_path):
+    """Ranks 1 and 5 left no trace, and typical peers take their places in the model."""
+    run, _ = host_bound(tmp_path, pace=one_slow, kernel=long_behind)
+    run = replace(run, ranks=tuple(r for r in run.ranks if r.rank not in {1, 5}))
+    case = prepared(run, grid(dp=8))
+    model = with_unseen(case, case.timeline, case.found, {})
+    hosted = with_hosts(case, model, ())
+    assert {len(lines) for _, lines in model.runs} == {8}
+    assert {len(hosts) for hosts in hosted.hosts} == {6}
+    assert hosted.recorded_ns == pytest.approx(model.recorded_ns, rel=1e-3)
+    assert with_hosts(case, model, [0]).step_ns(case.steps.own) == pytest.approx(model.recorded_ns, rel=1e-3)
 
 
 @pytest.mark.quick(1)

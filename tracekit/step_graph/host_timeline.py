@@ -131,16 +131,21 @@ def host_timelines(
 ) -> Hosts:
     """Return the timelines of `hosts` (by row of Steps) beside those of their ranks in each of `runs` of steps."""
     made = [
-        [host_timeline(run, hosts[line.row], line, columns) for line in lines if line.row in hosts]
+        [host_timeline(run, hosts[row], lines[n], columns) for row, n in _places(lines).items() if row in hosts]
         for columns, lines in runs
     ]
     return tuple(tuple(host for host in some if host is not None) for some in made)
 
 
+def _places(lines: Sequence[RankTimeline]) -> dict[int, int]:
+    """The place of each recorded rank among `lines`, by row; its copies for ranks without a trace follow it."""
+    return {line.row: n for n, line in reversed([*enumerate(lines)])}
+
+
 def clocks(hosts: Sequence[HostTimeline], lines: Sequence[RankTimeline]) -> tuple[F64, F64]:
     """Return (when the host of each of `lines` begins, how long it works in the run), ns; -∞ and 0 without a host."""
     clock, need = np.full(len(lines), -np.inf), np.zeros(len(lines))
-    place = {line.row: n for n, line in enumerate(lines)} if hosts else {}
+    place = _places(lines) if hosts else {}
     for host in hosts:
         clock[place[host.row]] = lines[place[host.row]].start + host.begin
         need[place[host.row]] = host.need
@@ -151,11 +156,12 @@ def delays_of(
     hosts: Sequence[HostTimeline], lines: Sequence[RankTimeline]
 ) -> list[dict[int, tuple[float, float, float]]]:
     """Return floor, stop and after of the host of each of `lines`, by event."""
-    found: dict[int, dict[int, tuple[float, float, float]]] = {}
+    found: list[dict[int, tuple[float, float, float]]] = [{} for _ in lines]
+    place = _places(lines)
     for host in hosts:
         sides = (side.tolist() for side in (host.floor, host.stop, host.after))
-        found[host.row] = dict(zip(host.events.tolist(), zip(*sides, strict=True), strict=True))
-    return [found.get(line.row, {}) for line in lines]
+        found[place[host.row]] = dict(zip(host.events.tolist(), zip(*sides, strict=True), strict=True))
+    return found
 
 
 def _walls(run: Measured, line: RankTimeline) -> tuple[float, F64]:
@@ -187,7 +193,7 @@ class HostsAtLevels:
         turn = np.empty(int(gap.max()) + 1, np.int64)
         turn[gap] = np.arange(len(gap))
         first = np.append(0, np.cumsum([len(line.kinds) for line in lines]))
-        place = {line.row: n for n, line in enumerate(lines)}
+        place = _places(lines)
         of = np.repeat([place[h.row] for h in hosts], [len(h.events) for h in hosts])
         turns = turn[first[of] + np.concatenate([h.events for h in hosts])]
         order = np.argsort(turns, kind="stable")
