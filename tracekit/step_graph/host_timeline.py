@@ -131,7 +131,11 @@ def host_timelines(
 ) -> Hosts:
     """Return the timelines of `hosts` (by row of Steps) beside those of their ranks in each of `runs` of steps."""
     made = [
-        [host_timeline(run, hosts[row], lines[n], columns) for row, n in _places(lines).items() if row in hosts]
+        [
+            host_timeline(run, hosts[row], lines[n], columns)
+            for row, n in _places(lines).items()
+            if row in hosts
+        ]
         for columns, lines in runs
     ]
     return tuple(tuple(host for host in some if host is not None) for some in made)

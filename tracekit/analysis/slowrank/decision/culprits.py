@@ -29,7 +29,7 @@ from tracekit.analysis.slowrank.answers.imbalance_answers import (
 from tracekit.analysis.slowrank.answers.open_answers import leave_rank_open, leave_unseen_open
 from tracekit.analysis.slowrank.answers.slow_launch import launched_late
 from tracekit.analysis.slowrank.evidence import Evidence, Faults, Kind
-from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, least_ns
+from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided, bounds_of, least_ns
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import data_explains
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
@@ -69,8 +69,23 @@ def slow_ranks_are_dearest(e: Evidence) -> Answer | None:
     ranks = e.ranks
     if ranks is None or (e.dearest != Kind.RANKS and (not _by_design(e) or e.prices[Kind.RANKS] < e.least)):
         return None
-    answer = beside(e.case, _slow_ranks(e, ranks), e.stage if e.prices[Kind.STAGE] >= e.least else None)
+    doubted = _dearer_in_doubt(e, ranks)
+    answer = _slow_ranks(e, ranks) if doubted is None else leave_rank_open(e.case, doubted)
+    answer = beside(e.case, answer, e.stage if e.prices[Kind.STAGE] >= e.least else None)
     return answer if answer.suspects or e.dearest == Kind.RANKS else None
+
+
+def _dearer_in_doubt(e: Evidence, found: Hypothesis) -> Undecided | None:
+    """The undecided ranks, where one with a larger excess than `found` costs nothing or more than that; else None.
+
+    A cheaper rank is not blamed while a dearer one is in doubt.
+    """
+    if (open_ := e.undecided) is None:
+        return None
+    excess = np.nan_to_num(e.case.found.mean)
+    larger = set(np.flatnonzero(excess > excess[list(found.rows)].max()).tolist())
+    prices = (p for row, p in zip(open_.rows, open_.prices, strict=True) if row in larger)
+    return open_ if any(p.low < e.least and p.high > found.gain for p in prices) else None
 
 
 def slow_link_is_dearest(e: Evidence) -> Answer | None:
