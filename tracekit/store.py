@@ -180,7 +180,10 @@ class Run:
         kept = self.kept.setdefault(path, {}) if self._is_small else {}
         if not kept or any(kept.get(c, 0) is None for c in columns):
             with pq.ParquetFile(path, memory_map=True) as file:
-                kept |= dict.fromkeys(set(file.schema_arrow.names) - kept.keys())
+                names = file.schema_arrow.names
+                if len(set(names)) < len(names):
+                    raise ValueError("a column is there twice")
+                kept |= dict.fromkeys(set(names) - kept.keys())
                 table = self._stored(file, path, rank, [c for c in columns if c in kept])
             kept |= {c: table.column(c) for c in table.column_names}
         return pa.table({c: kept[c] for c in columns if c in kept}), set(kept)

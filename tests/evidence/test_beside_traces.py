@@ -1,5 +1,6 @@
 """Counters and kernel logs beside a slow rank: they support or exclude its cause where host, GPU and time agree."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import get_args
 
@@ -178,3 +179,9 @@ def test_a_healthy_answer_gets_no_support(tmp_path):
 )
 def test_names_of_one_host(one, other, same):
     assert same_host(one, other) is same
+
+
+def test_a_candidate_without_a_trace_was_recorded_nowhere(tmp_path):
+    run = job(tmp_path, grid(dp=4), lost={3})
+    found = replace(answer(), suspects=(), candidates=(Suspect(3, None, {}, 1.0, 0.0, (), "unknown", ()),))
+    assert recorded(run, found) is None

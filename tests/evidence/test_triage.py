@@ -178,6 +178,9 @@ def test_all_samples_are_answered_as_by_their_commands(tracekit):
     named = [job for job in document["answers"] if job["job"] is not None]
     assert len(named) == len(list(SAMPLES.glob("*/run.json"))) > 7
     for job in named:
+        if job["question"] == "none":  # of one process, with nothing to compare
+            assert job["answer"] is None
+            continue
         own = json.loads(tracekit(job["question"], job["job"], "--json", "-").out)
         assert job["answer"] == own, job["job"]
 

@@ -198,3 +198,13 @@ def test_a_stored_table_without_times_is_refused(tmp_path, name):
     unsigned = replace(run, ranks=tuple(replace(r, table_sha256="") for r in run.ranks))
     with pytest.raises(InputError, match=f"lacks the column {name}"):
         unsigned.events(0)
+
+
+def test_a_stored_table_with_a_column_twice_is_refused(tmp_path):
+    run = load([str(write(tmp_path / "traces", documents()[:2] + [None] * 6))], out=tmp_path / "run")
+    path = run.folder / run.ranks[0].table
+    table = pyarrow.parquet.ParquetFile(path).read()
+    pyarrow.parquet.write_table(table.append_column("pid", table.column("pid")), path)
+    unsigned = replace(run, ranks=tuple(replace(r, table_sha256="") for r in run.ranks))
+    with pytest.raises(InputError, match="a column is there twice"):
+        unsigned.events(0, ["ts", "dur", "cat", "name", "pid"])

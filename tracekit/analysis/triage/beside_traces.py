@@ -63,8 +63,9 @@ class Recorded:
 
 
 def recorded(run: Run, finding: SlowRankFinding) -> Recorded | None:
-    """Return when the named ranks were recorded and on which GPUs; None where no rank is named."""
-    named = _named(finding)
+    """Return when the named ranks were recorded and on which GPUs; None where no recorded rank is named."""
+    traced = {record.rank for record in run.ranks}
+    named = [suspect for suspect in _named(finding) if suspect.rank in traced]
     if not named:
         return None
     spans: list[tuple[int, int]] = []

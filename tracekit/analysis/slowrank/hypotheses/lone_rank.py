@@ -153,7 +153,8 @@ def _turns(case: Case) -> F64:
     """How many times its usual compute each rank needs in each step, beyond what varies on the others as well."""
     usual = of_rows(np.nanmedian, case.computed)[:, None]
     varied = np.nan_to_num(case.computed / np.maximum(usual, 1.0), nan=1.0)
-    return np.asarray(varied / median_of_others(varied, [np.arange(len(varied))]), np.float64)
+    others = median_of_others(varied, [np.arange(len(varied))])
+    return np.divide(varied, others, out=np.ones_like(varied), where=others > 0)
 
 
 def _late_hosts(case: Case, models: Timelines) -> list[LoneFault]:
