@@ -149,8 +149,9 @@ def _behind(case: Case, longer: Mapping[int, float]) -> tuple[int, ...]:
     missing = frozenset(case.missing)
     blame: dict[int, float] = defaultdict(float)
     groups: dict[tuple[int, ...], float] = defaultdict(float)
-    for row, value in _beyond_like_groups(case, longer).items():
-        members = case.ops.channels[row].members if row >= 0 else ()
+    for row, value in longer.items():
+        number = int(case.ops.channel[row])
+        members = case.ops.channels[number].members if number >= 0 else ()
         groups[members] += value
         for rank in missing.intersection(members):
             blame[rank] += value
@@ -160,29 +161,3 @@ def _behind(case: Case, longer: Mapping[int, float]) -> tuple[int, ...]:
     if kept.intersection(first):
         kept |= missing.intersection(first)
     return tuple(sorted(kept, key=lambda r: (-blame[r], r))) or tuple(sorted(missing))
-
-
-def _beyond_like_groups(case: Case, longer: Mapping[int, float]) -> dict[int, float]:
-    """The time that operations take `longer`, by channel (-1 unknown), beyond the lower median of channels of its axes.
-
-    A pipeline's bubble is in the messages of all its ranks alike, and complete collectives wait for recorded ranks.
-    """
-    ops, missing = case.ops, frozenset(case.missing)
-    whole = np.array([*(missing.isdisjoint(c.members) for c in ops.channels), False])[ops.channel]
-    rows = np.flatnonzero(whole & case.analysed)
-    least = least_transfers(case)[0][rows]
-    spent = dict(
-        zip(rows.tolist(), np.minimum(_lasted(case, rows) - least, ops.exposed[rows]).tolist(), strict=True)
-    )
-    total = defaultdict[int, float](float)
-    for row, value in (spent | dict(longer)).items():
-        total[int(ops.channel[row])] += value
-    alike = defaultdict[object, list[int]](list)
-    for channel in ops.channels:
-        ahead = channel.p2p and channel.members[0] < channel.members[-1]
-        alike[case.shape_of(channel), channel.p2p, ahead].append(channel.number)
-    found = {-1: total[-1]}
-    for numbers in alike.values():
-        usual = sorted(total[n] for n in numbers)[(len(numbers) - 1) // 2] if len(numbers) > 1 else 0.0
-        found |= {n: max(total[n] - usual, 0.0) for n in numbers}
-    return found
