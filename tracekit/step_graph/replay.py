@@ -46,7 +46,7 @@ class StepModel:
     later: F64  # how long each operation ends after the one of the member that came last
     caused: I64  # pairs of instances (two rows): the first starts no sooner than the second, of another channel, ends
     shares: F64  # the part of a whole step that each column holds
-    hosts: Hosts = ()  # those that may delay their ranks; () without any
+    hosts: Hosts = ()  # hosts may delay their ranks; () without any
     of_table: ClassVar[None] = None
 
     @property

@@ -268,13 +268,9 @@ def _uneven(measured: Evidence, answer: Answer) -> Iterator[Considered]:
         yield _considered(case, answer, "uneven data", subject, (), price, named=named)
     if (more := uneven_work(case)) is not None:
         ranks = tuple(case.ranks_of(more.rows))
-        subject, named = (
-            f"{ranks_in_words(ranks)} have more work than others of their stage",
-            answer.blames_data,
-        )
-        yield _considered(
-            case, answer, "more work", subject, ranks, more.price, z=more.z, named=named and always
-        )
+        subject = f"{ranks_in_words(ranks)} have more work than others of their stage"
+        named = answer.blames_data and always
+        yield _considered(case, answer, "more work", subject, ranks, more.price, z=more.z, named=named)
 
 
 def _considered(

@@ -140,7 +140,7 @@ class Case(Measured):
 
     @cached_property
     def hosts(self) -> dict[int, Host]:
-        """What the hosts of a sample of ranks did, by row; those that were recorded on a GPU trace."""
+        """What the hosts of a sample of ranks did, by row; only hosts that a GPU trace recorded."""
         sample = range(0, len(self.steps.ranks), max(1, len(self.steps.ranks) // RANKS_SAMPLED))
         found = {row: host_of(self, self.steps.ranks[row]) for row in sample}
         return {row: host for row, host in found.items() if host is not None}
