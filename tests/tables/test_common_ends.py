@@ -1,5 +1,7 @@
 """Members of a group are told by leaving together; where nobody waited for anybody, nothing is told."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -105,6 +107,19 @@ def test_ways_that_cross_each_other_stay_open():
 def test_ranks_in_step_that_never_wait_prove_nothing():
     together = Together(recorded(DATA, jitter=0.5 * US))
     assert choose_in_step(together, [TENSOR, DATA, WHOLE]) is None
+
+
+@pytest.mark.parametrize(("kind", "chosen"), [("all_reduce", 1), ("other", None)])
+def test_parts_that_wait_for_two_in_step_are_one(kind, chosen):
+    """Two pairs come last in step, as the first stages of two replicas do, and two others wait: one group of all.
+
+    Unless it may be messages: then the two may each be awaited by another pair.
+    """
+    ends = np.tile(np.arange(OPS) * 1e6, (8, 1)) + np.random.default_rng(0).normal(0, 0.1 * US, (8, OPS))
+    lasted = np.repeat([25 * US, 26 * US, 22_000 * US, 23_000 * US], 2)[:, None]
+    streams = recorded(WHOLE, jitter=0)
+    aligned = replace(streams, starts=ends - lasted, ends=ends, aligned=True, kinds=(kind,) * OPS)
+    assert choose(Together(aligned), [TENSOR, WHOLE]) == chosen
 
 
 @pytest.mark.parametrize("late", [0, 1, 3])

@@ -137,17 +137,22 @@ class ClockErrors(NamedTuple):
 
 
 class Arrivals(NamedTuple):
-    """The delay of the last unit after the one before, and after the first; an entry a group and column."""
+    """How long units waited for the last one, ns; an entry a group and column."""
 
-    lead: F64
-    spread: F64
+    lead: F64  # the unit that waited least
+    beside: F64  # the one that waited least of those that did not come with the last; 0 where all did
+    spread: F64  # the unit that waited most
 
     def tell(self, apart: float, *, collective: bool) -> bool:
-        """Whether units waited far longer than their ends are `apart`, ns, or arrived together at a `collective`."""
+        """Whether units waited far longer than their ends are `apart`, ns.
+
+        To a `collective` some may come with the last unit, or all together.
+        """
         if not len(self.lead):
             return False
-        lead, spread = (float(np.quantile(v, APART_QUANTILE)) for v in self)
-        return lead >= PROVING_LEAD * apart or (collective and spread <= TAIL_NS)
+        lead, beside, spread = (float(np.quantile(v, APART_QUANTILE)) for v in self)
+        waited = beside if collective else lead
+        return waited >= PROVING_LEAD * apart or (collective and spread <= TAIL_NS)
 
 
 def arrivals(lasted: F64, groups: Sequence[list[int]], units: Sequence[list[int]]) -> Arrivals:
@@ -157,16 +162,17 @@ def arrivals(lasted: F64, groups: Sequence[list[int]], units: Sequence[list[int]
     unit is its own unit. A group that is one unit has no entry.
     """
     home = {row: n for n, unit in enumerate(units) for row in unit}
-    lead, spread = [np.zeros(0)], [np.zeros(0)]
+    waited = [np.zeros((3, 0))]
     for group in groups:
         parts: dict[int, list[int]] = {}
         for row in group:
             parts.setdefault(home.get(row, -1 - row), []).append(row)
         if len(parts) > 1:
             came = np.stack([lasted[rows].min(axis=0) for rows in parts.values()])
-            lead.append(np.diff(np.partition(came, 1, axis=0)[:2], axis=0)[0])
-            spread.append(np.ptp(came, axis=0))
-    return Arrivals(np.concatenate(lead), np.concatenate(spread))
+            after = np.sort(came, axis=0)[1:] - came.min(axis=0)
+            late = np.where(after > TAIL_NS, after, after[-1]).min(axis=0)
+            waited.append(np.stack([after[0], np.where(after[-1] > TAIL_NS, late, 0.0), after[-1]]))
+    return Arrivals(*np.concatenate(waited, axis=1))
 
 
 def _without_clock(ends: F64) -> F64:
