@@ -12,8 +12,10 @@ from tracekit.matching.match import rematch
 COUNT = 6
 
 
-def pair(*, lost=(3,), early=None, partners=(1,), steps=((), ())):
+def pair(*, lost=(3,), named=(), early=None, partners=(1,), steps=((), ())):
     """Rank 0 sends to `partners` in turn; the messages in `lost` are open on both sides, the others linked.
+
+    Those in `named` are not linked either, since their arguments name the other rank.
 
     The receive numbered `early` ends before its send begins. `steps` are the profiler steps of the sender and others.
     """
@@ -37,7 +39,7 @@ def pair(*, lost=(3,), early=None, partners=(1,), steps=((), ())):
                 op=tuple("send_recv" if o else op for o, op in zip(open_, source.op, strict=True)),
                 src=np.where(open_, -1, source.src).astype(np.int32),
                 dst=np.where(open_, -1, source.dst).astype(np.int32),
-                message=np.where(open_, -1, number),
+                message=np.where(open_ | np.isin(number, named), -1, number),
             )
         )
     ops = rematch(ops, ranks, [])
@@ -72,6 +74,12 @@ def test_a_message_stays_within_its_step():
 
 def test_a_lane_to_two_ranks_stays_open():
     assert open_messages(pair(lost=(2, 3), partners=(1, 2))) == 4
+
+
+def test_recorded_peers_are_kept():
+    """The one linked message of the stream goes to rank 1; every second message names rank 2."""
+    ops = pair(lost=(), named=range(1, COUNT), partners=(1, 2))
+    assert ops.per_rank[0].dst.tolist() == [1, 2] * 3
 
 
 def middle(*, steps=3):

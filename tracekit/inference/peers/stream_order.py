@@ -187,7 +187,7 @@ def _sort(rank: RankOps, lanes: dict[Lane, _Messages], strays: dict[tuple[int, i
     ways = np.where(among(rank.op, ("send",)), SENDS, ways)
     rows = np.flatnonzero(among(rank.op, UNDIRECTED) & (ways != 0))
     linked = among(rank.op, MESSAGES) & (rank.message != _OPEN)
-    peer = np.where(linked, np.where(ways == SENDS, rank.dst, rank.src), _OPEN)
+    peer = np.where(among(rank.op, MESSAGES), np.where(ways == SENDS, rank.dst, rank.src), _OPEN)
     for stream in np.unique(rank.stream[rows]).tolist():
         _fill_peers(peer, ways, rank.step, rows[rank.stream[rows] == stream])
     for row in rows.tolist():
