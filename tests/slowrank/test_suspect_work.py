@@ -99,6 +99,29 @@ def test_few_tokens_hide_no_slow_device(tmp_path, monkeypatch, few, documents):
 
 
 @pytest.mark.parametrize(
+    ("mesh", "beyond", "other", "documents"),
+    [
+        (grid(dp=4), (5, 5, 5), 0, False),  # its attention is slow
+        (grid(dp=4), (5, 3, 7), 0, True),  # it changes
+        (grid(dp=4), (5, 5, 5), 3, True),  # that of another rank differs as well
+        (grid(dp=2, cp=2), (5, 5, 5), 0, True),  # ranks hold pieces of one sequence
+    ],
+)
+def test_documents_do_not_last(tmp_path, monkeypatch, mesh, beyond, other, documents):
+    """Only attention of rank 2 is `beyond` that of its peers, in ms by step; rank 1 has `other` ms more."""
+    case = prepared(job(tmp_path, mesh), mesh)
+    usual = replace(case.features(0), own=40e6, attention=10e6, matmul=20e6, attention_by_step=(10e6,) * 3)
+
+    def features(_, row):
+        more = np.array({2: beyond, 1: (other,) * 3}.get(case.steps.ranks[row], (0.0,) * 3)) * 1e6
+        taken, longer = tuple((10e6 + more).tolist()), float(more.mean())
+        return replace(usual, own=40e6 + longer, attention=10e6 + longer, attention_by_step=taken)
+
+    monkeypatch.setattr(type(case), "features", features)
+    assert only_attention(case, [case.steps.ranks.index(2)]) is documents
+
+
+@pytest.mark.parametrize(
     ("pace", "cause"), [((9000.0, 6000.0), "cpu_launch"), ((6100.0, 6000.0), "host_stall")]
 )
 def test_few_gaps_of_a_slow_host_are_launches(tmp_path, monkeypatch, pace, cause):

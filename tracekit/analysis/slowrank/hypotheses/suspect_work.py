@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
+from tracekit.axes import CONTEXT
 from tracekit.intervals import inside_each, union
 from tracekit.rank_events.event_columns import Values, categories, ints, matches
 from tracekit.steps.features import COLLECTOR, LOADER, Features, loading_ns
@@ -18,6 +19,7 @@ from tracekit.steps.steps import idle_within, windows_of
 from tracekit.thresholds.slowrank import (
     CLEARLY_MORE,
     CORRELATION_ENTRIES,
+    FAR_MORE,
     KIND_RATIO,
     MAJORITY,
     MIN_LOST_SHARE,
@@ -25,6 +27,7 @@ from tracekit.thresholds.slowrank import (
     NEARLY_ALL,
     NO_ACCIDENT,
     PEERS_SAMPLED,
+    STAGE_TELLING_PEERS,
 )
 from tracekit.units import F64, I64, ms
 
@@ -39,7 +42,8 @@ def peers_of(case: Case, row: int, suspects: Sequence[int], *, other_stages: boo
 def only_attention(case: Case, rows: Sequence[int]) -> bool:
     """Whether the excess of the worst suspect, `rows[0]`, is attention only; a slow device slows products as well.
 
-    Time that tokens and communication explain is not part of the excess: few tokens may hide it.
+    Time that tokens and communication explain is not part of the excess: few tokens may hide it. Nor is it only
+    attention if it lasts as no documents do: then its kernels are slow.
     """
     mine, peers = case.features(rows[0]), peers_of(case, rows[0], rows)
     if mine is None or not peers:
@@ -48,7 +52,22 @@ def only_attention(case: Case, rows: Sequence[int]) -> bool:
     excess = mine.own - parts[0] - case.steps.mean(case.met.explained[rows[0]])
     attention, products = mine.attention - parts[1], mine.matmul - parts[2]
     share, products_share = attention / max(parts[1], 1.0), products / max(parts[2], 1.0)
-    return bool(excess > 0 and attention >= NEARLY_ALL * excess and products_share < MINOR * share)
+    longer = excess > 0 and attention >= NEARLY_ALL * excess and products_share < MINOR * share
+    return bool(longer) and not _lasts(case, mine, peers)
+
+
+def _lasts(case: Case, mine: Features, peers: Sequence[Features]) -> bool:
+    """Whether attention is equally longer than the peers' in every step, which do not differ: documents change.
+
+    False where context ranks hold pieces of one sequence, which differ by design.
+    """
+    every = [f.attention_by_step for f in (mine, *peers)]
+    steps = {len(found) for found in every}
+    if case.mesh.sizes[CONTEXT] > 1 or len(peers) < STAGE_TELLING_PEERS or len(steps) > 1:
+        return False
+    beyond = np.array(every) - np.median(every[1:], axis=0)
+    varied = max(float(np.abs(beyond[1:]).max(initial=0.0)), float(np.ptp(beyond[0])))
+    return min(steps) >= NO_ACCIDENT and float(beyond[0].min()) > FAR_MORE * varied
 
 
 def dealt_to_its_replica(case: Case, row: int) -> bool:
