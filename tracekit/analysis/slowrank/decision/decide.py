@@ -59,6 +59,7 @@ CHALLENGES: Final[tuple[Challenge, ...]] = (
     limits.mesh_is_unknown,
     limits.part_of_a_step,
     limits.price_may_be_smaller,
+    limits.one_step_costs_more,
 )
 
 
