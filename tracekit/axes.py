@@ -63,6 +63,9 @@ LEVELS: Final = tuple(
 ROLES: Final = ((TENSOR,), (TENSOR, CONTEXT))
 """Axes along which the first rank may work for all: data is read once a tensor group, or once for each batch."""
 
+PIECES: Final = (CONTEXT,)
+"""Axes along which ranks hold pieces of one sequence, so that causal attention is uneven by design."""
+
 
 def with_extensions(axis: str) -> set[str]:
     """Return `axis` and the axes that extend it."""

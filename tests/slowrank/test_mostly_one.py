@@ -78,7 +78,7 @@ def test_a_dearer_step_hides_behind_no_stage(tmp_path, accident, verdict):
     assert finding.verdict == verdict
     if verdict == "inconclusive":
         assert [c.rank for c in finding.candidates] == [min(slow)]
-        assert "are lost elsewhere: pipeline stage 1 takes 1.30 times as long" in finding.reason
+        assert "in addition, pipeline stage 1 takes 1.30 times as long" in finding.reason
 
 
 def test_an_accident_beside_uneven_documents_is_left_out(tmp_path):

@@ -9,13 +9,10 @@ and longer on a slow device in every step. A rank that is long in every step alt
 its peers got more tokens for its experts, and its device is not slow.
 """
 
-from dataclasses import replace
 
 import numpy as np
 
-from tracekit.analysis.slowrank.answers.open_answers import leave_one_step_open
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.evidence import evidence_of
 from tracekit.analysis.slowrank.expected.excess import typical
 from tracekit.analysis.slowrank.expected.same_kernels import same_kernels
 from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps
@@ -40,9 +37,8 @@ from tracekit.units import F64, I64, ms
 def with_most_of_it(case: Case, answer: Answer) -> Answer:
     """`answer`, or an open one that names a rank which costs more than what `answer` blames.
 
-    `answer` may blame the data, although one rank causes most of their price, or a stage or a link that costs less than
-    one step of a rank. A rank with work explained by its tokens is not named; where `answer` blames a rank for the
-    tokens of its experts, the data is blamed instead.
+    `answer` may blame the data, although one rank causes most of their price. A rank with work explained by its tokens
+    is not named; where `answer` blames a rank for the tokens of its experts, the data is blamed instead.
     """
     if dealt_to_experts(case, answer):
         gain = max(answer.gain, _levelled(case))
@@ -51,8 +47,6 @@ def with_most_of_it(case: Case, answer: Answer) -> Answer:
             f"on the data take equally long on all; ranks wait {of_step(case, gain)}"
         )
         return imbalance(reason, gain)
-    if answer.verdict == "slow_link" or answer.blames_stage:
-        return _with_dearer_step(case, answer)
     tokens = case.met.tokens.lost_ns >= case.threshold_ns
     if not answer.blames_data or answer.suspects or tokens:
         return answer
@@ -69,17 +63,6 @@ def with_most_of_it(case: Case, answer: Answer) -> Answer:
 def _levelled(case: Case) -> float:
     """The time that a step saves if every rank takes its peers' median time in each part of each step, ns."""
     return case.model.recorded_ns - case.model.levelled_ns(case.stages)
-
-
-def _with_dearer_step(case: Case, answer: Answer) -> Answer:
-    """`answer`, or an open one that names a rank with one long step that costs more and may recur."""
-    evidence = evidence_of(case)
-    once = evidence.lone_once or (evidence.once if evidence.once_in_doubt else None)
-    if not answer.suspects or once is None or once.gain <= answer.gain:
-        return answer
-    open_ = leave_one_step_open(case, once)
-    besides = f"{open_.reason}; another {ms(answer.gain):.1f} ms a step are lost elsewhere: {answer.reason}"
-    return replace(open_, reason=besides)
 
 
 def _saved(case: Case, row: int, own: F64) -> float:

@@ -12,12 +12,11 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.answers.open_answers import leave_rank_open
+from tracekit.analysis.slowrank.answers.open_answers import leave_one_step_open, leave_rank_open
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import evidence_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import what_would_decide, why_open
-from tracekit.analysis.slowrank.gaps.recurrence import step_in_words
-from tracekit.analysis.slowrank.suspects import Answer, left_open, maybe_slow, up_to
+from tracekit.analysis.slowrank.suspects import Answer, left_open, up_to
 from tracekit.analysis.slowrank.wording import of_step, ranks_in_words
 from tracekit.inference.groups.other_recordings import is_placed
 from tracekit.inference.mesh.mesh_choice import KIND
@@ -141,16 +140,17 @@ def price_may_be_smaller(case: Case, answer: Answer) -> Answer:
 
 
 def one_step_costs_more(case: Case, answer: Answer) -> Answer:
-    """An open `answer` with a rank first whose one long step may cost more than each candidate; else `answer` itself.
+    """`answer`, left open where one long step of a rank costs more than what it names, and may recur.
 
-    A slow step that may recur is a candidate beside what lasts.
+    Ranks that are slow in every step are named all the same.
     """
-    evidence, named = evidence_of(case), {s.rank for s in answer.candidates}
-    once = evidence.once if evidence.once_in_doubt else None
-    if not named or once is None or named & set(case.ranks_of(once.rows)):
+    evidence = evidence_of(case)
+    once = evidence.lone_once or (evidence.once if evidence.once_in_doubt else None)
+    lasts = answer.verdict != "slow_link" and not answer.blames_stage and not answer.candidates
+    if once is None or lasts or any(s.rank in case.ranks_of(once.rows) for s in answer.candidates):
         return answer
-    if ms(once.gain) <= max(s.lost_ms_high or 0.0 for s in answer.candidates):
+    if ms(once.gain) <= max((s.lost_ms_high or 0.0 for s in answer.candidates), default=ms(answer.gain)):
         return answer
-    reason = f"{step_in_words(case, once)}, which costs up to {ms(once.gain):.1f} ms a step; {answer.reason}"
-    candidates = (*maybe_slow(case, once.rows, once.gain), *answer.candidates)
-    return replace(answer, reason=reason, candidates=candidates)
+    open_ = leave_one_step_open(case, once)
+    candidates = (*open_.candidates, *answer.candidates)
+    return left_open(f"{open_.reason}; in addition, {answer.reason}", open_.to_decide, candidates)

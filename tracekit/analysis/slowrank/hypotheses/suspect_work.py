@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.axes import CONTEXT
+from tracekit.axes import PIECES
 from tracekit.intervals import inside_each, union
 from tracekit.rank_events.event_columns import Values, categories, ints, matches
 from tracekit.steps.features import COLLECTOR, LOADER, Features, loading_ns
@@ -63,7 +63,8 @@ def _lasts(case: Case, mine: Features, peers: Sequence[Features]) -> bool:
     """
     every = [f.attention_by_step for f in (mine, *peers)]
     steps = {len(found) for found in every}
-    if case.mesh.sizes[CONTEXT] > 1 or len(peers) < STAGE_TELLING_PEERS or len(steps) > 1:
+    in_pieces = any(case.mesh.sizes[axis] > 1 for axis in PIECES)
+    if in_pieces or len(peers) < STAGE_TELLING_PEERS or len(steps) > 1:
         return False
     beyond = np.array(every) - np.median(every[1:], axis=0)
     varied = max(float(np.abs(beyond[1:]).max(initial=0.0)), float(np.ptp(beyond[0])))
