@@ -235,7 +235,7 @@ def _by_mesh(
     A stream that ends with no listed group stays open: there the clocks are wrong.
     """
     listed = several_listed(run, mesh)
-    decided = shown(classes, list(ways_of(mesh)), recorded, in_step=True)
+    decided = shown(classes, list(ways_of(mesh)), recorded, listed)
     found = [(streams, [way for way in ways if is_listed(way, listed, streams)]) for streams, ways in decided]
     open_ = [c for c in classes if not any(c is streams for streams, _ in decided)]
     for streams, ways in allowed_ways(run, mesh, open_, recorded):
