@@ -114,6 +114,38 @@ def test_undescribed_groups_of_experts_add_no_axis(dense, experts):
     assert contradiction(found.mesh, [*uses, stranger], inferred=True) == stranger
 
 
+def test_shards_over_context_ranks_are_data():
+    """Hybrid sharding without names: parameters are sharded over cp and half of dp, gradients reduced over the rest."""
+    truth = grid(tp=2, cp=2, pp=2, dp=8)
+    both = {"collectives": 6, "ops": frozenset({"all_gather", "reduce_scatter"}), "exposed": 0.2}
+    whole = members(truth, ("cp", "dp"))
+    shards = [tuple(r for r in m if r // 32 == half) for m in whole for half in (0, 1)]
+    replicas = [(r, r + 32) for r in range(32)]
+    uses = [*groups(truth, ["tp", "cp"], None), *(GroupUse(ranks, **both) for ranks in shards)]
+    uses += [GroupUse(ranks, collectives=2, ops=frozenset({"all_reduce"})) for ranks in replicas]
+    programs = {rank: (("all_gather", 10 + truth.stage(rank)),) for rank in truth.coordinates}
+    found = infer(uses, range(64), programs=programs)
+    assert found.mesh.sizes == truth.sizes
+    assert contradiction(found.mesh, uses, inferred=True) is None
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_silent_axis_with_other_programs_is_piped(beside):
+    """Some ranks broadcast beside compute, so that programs differ along tp as well; shards have no group alone."""
+    truth = grid(tp=2, cp=2, pp=2, dp=4)
+    shards = [
+        GroupUse(ranks, collectives=6, ops=frozenset({"all_gather"}))
+        for ranks in members(truth, ("cp", "dp"))
+    ]
+    uses = [*groups(truth, ["tp", "cp"], None), *shards]
+    programs = {
+        r: (("all_gather", 10 + truth.stage(r) + (5 if beside and r % 2 else 0)),) for r in truth.coordinates
+    }
+    found = infer(uses, range(32), programs=programs)
+    assert found.mesh.sizes == truth.sizes
+    assert same_lines(found.mesh, truth)
+
+
 def test_an_axis_without_groups_is_the_remaining_factor():
     truth = grid(tp=2, pp=2, dp=2)
     found = infer(groups(truth, ["tp", "pp"]), range(8))

@@ -100,6 +100,32 @@ def test_collectives_of_unknown_kind_may_deal_tokens(tmp_path):
     assert (untold[3] < 0.01 * case.step_ns).all()
 
 
+def test_compute_beside_a_collective_follows_no_tokens(tmp_path):
+    """Gradients are reduced in two buckets; the peers compute the second one while the first waits for rank 3."""
+    lines = [Timeline(rank) for rank in range(RANKS)]
+    for step in range(STEPS):
+        begins = [line.at for line in lines]
+        work = {line.rank: 1.25 if line.rank == 3 else 1.0 for line in lines}
+        for line in lines:
+            line.compute(10_000 * work[line.rank])
+        end = max(line.at for line in lines) + 50
+        for line in lines:
+            line.beside(SIDE, end - line.at, step, op="all_reduce")
+            line.compute(2_000 * work[line.rank])
+            line.at = max(line.at, end)
+        together(lines, lambda line: line.post(WORLD), 50)
+        for line, begin in zip(lines, begins, strict=True):
+            line.step(step, begin)
+    everybody = tuple(range(RANKS))
+    run = write_run(
+        tmp_path, lines, {WORLD: everybody, SIDE: everybody}, {WORLD: "mesh_dp", SIDE: "side"}, RANKS
+    )
+    case = prepared(run, grid(dp=RANKS))
+    unknown = replace(case.ops, kinds=(["collective"], np.zeros_like(case.ops.kinds[1])))
+    untold = dealt_tokens(unknown, case.steps, case.stages).of_unknown_size
+    assert untold.max() < 0.01 * case.step_ns
+
+
 @pytest.mark.parametrize("counted", [False, True])
 def test_unrecorded_sizes_leave_liked_experts_open(tmp_path, counted):
     found = analyse(experts(tmp_path, sizes=False, counted=counted))

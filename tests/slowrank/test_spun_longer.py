@@ -108,8 +108,8 @@ def test_waiting_that_slows_other_stages_leaves_it_open(tmp_path, monkeypatch, a
 @pytest.mark.parametrize("seed", range(3))
 def test_which_ranks_are_read_follows_no_numbering(monkeypatch, seed):
     rng = np.random.default_rng(seed)
-    hidden, own = rng.uniform(5, 9, (24, 1)), rng.uniform(90, 99, (24, 1))
-    hidden[:3] = rng.uniform(0, 1, (3, 1))
+    shared, own = rng.uniform(5, 9, 24), rng.uniform(90, 99, (24, 1))
+    shared[:3] = rng.uniform(0, 1, 3)
     asked = []
 
     def stretched(_run, rows):
@@ -120,6 +120,16 @@ def test_which_ranks_are_read_follows_no_numbering(monkeypatch, seed):
     for order in (np.arange(24), rng.permutation(24)):
         new = np.argsort(order)  # where each rank stands
         run = SimpleNamespace(steps=SimpleNamespace(own=own[order]))
-        spun_longer._of_stage(run, np.sort(new[:3]), np.sort(new[3:]), hidden[order])
+        spun_longer._of_stage(run, np.sort(new[:3]), np.sort(new[3:]), shared[order])
         asked[-1] = sorted(order[asked[-1]].tolist())
     assert asked[0] == asked[1]
+
+
+def test_ranks_not_read_follow_what_they_share(monkeypatch):
+    """Kernels lose a fifth of the time that communication shares with them, on ranks that are read and on others."""
+    shared, own = np.full(24, 10.0), np.full((24, 1), 99.0)
+    shared[5:17] = 60.0  # these communicate beside their compute, and wait no longer than the others do
+    monkeypatch.setattr(spun_longer, "stretched", lambda _run, rows: shared[rows][:, None] / 5)
+    run = SimpleNamespace(steps=SimpleNamespace(own=own))
+    found = spun_longer._of_stage(run, np.arange(3), np.arange(3, 24), shared)
+    assert found.ravel() == pytest.approx(shared / 5)

@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.mesh.uses import members
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, job
-from tests.tables.rows import comm, gemm, recorded, row, step
+from tests.tables.rows import bare, comm, gemm, recorded, row, step
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.opened import matched
 from tracekit.inference.groups.stream_sequences import stream_classes
@@ -42,6 +43,31 @@ def test_generic_kernels_that_end_together_are_collectives(tmp_path, ranks, mesh
         assert {members[int(n)] for n in rank.group} == {(rank.rank // 2 * 2, rank.rank // 2 * 2 + 1)}
         assert set(rank.op) == {"collective"}
     assert all(isinstance(g, InferredGroup) for g in found.groups)
+
+
+def test_programs_tell_the_pipeline_of_ends(tmp_path):
+    """Ends show shards over cp and half of dp, and all of dp on a few ranks; messages between stages name no peer."""
+    truth, rng = grid(tp=2, cp=2, pp=2, dp=8), np.random.default_rng(0)
+    lines = {rank: [bare(90.0, 5, 1, stream=40), bare(95.0, 5, 2, stream=40)] for rank in range(64)}
+    shards = [tuple(r for r in m if r // 32 == h) for m in members(truth, ("cp", "dp")) for h in (0, 1)]
+    uses = [
+        ("allgather", members(truth, ("tp",)), 40),
+        ("allgather", members(truth, ("cp",)), 20),
+        ("reduce_scatter", shards, 8),
+        ("allreduce", [(r, r + 32) for r in range(32)], 6),
+        ("broadcast", [m for m in members(truth, ("dp",)) if m[0] in {2, 6, 7}], 8),
+    ]
+    for stream, (op, groups, calls) in enumerate(uses, 20):
+        for group in groups:
+            for call in range(calls + (2 if truth.stage(group[0]) else 0)):
+                at = 1000.0 * (100 * stream + call)
+                begins = at + rng.uniform(0, 300, len(group))
+                for rank, begin in zip(group, begins.tolist(), strict=True):
+                    lasts = begins.max() + 100 + rng.uniform(0, 1) - begin
+                    lines[rank].append(comm(begin, lasts, None, op, stream=stream))
+    run = replace(job(tmp_path, grid(dp=64)), groups=())
+    found, _ = with_groups_of_streams(run, [recorded(r, *lines[r]) for r in range(64)], None, None)
+    assert {g.ranks for g in found.groups} >= {*uses[0][1], *uses[2][1], *uses[4][1]}
 
 
 def rare_calls(folder, line_ends, groups, more=lambda rank: [], size=None):

@@ -99,6 +99,12 @@ def test_ranks_in_step_leave_the_finest_way():
     assert choose_in_step(in_step(DATA), every) == 1
 
 
+@pytest.mark.parametrize(("listed", "told"), [([2], 2), ([0, 2], 2), ([1, 2], 1), ([0], 1)])
+def test_files_list_one_of_ways_in_step(listed, told):
+    """Ends separate no group from one that also holds ranks in step, but files may list only one of them."""
+    assert choose_in_step(in_step(DATA), [TENSOR, DATA, WHOLE], listed) == told
+
+
 def test_ways_that_cross_each_other_stay_open():
     crossed = [(0, 3, 4, 7), (1, 2, 5, 6)]
     assert choose_in_step(in_step(DATA), [DATA, WHOLE, crossed]) is None

@@ -85,10 +85,10 @@ def _guess(
 
 
 def _pipeline(axes: list[Family], free: list[int], programs: Mapping[int, object]) -> int:
-    """The axis of messages without a known peer: along it ranks run different programs, or call nothing else."""
+    """The axis of messages without a known peer: ranks along it run different programs, call nothing else, or both."""
     shown = [i for i in free if _differs(axes[i], programs)]
     silent = [i for i in free if not axes[i].calls] if any(a.calls for a in axes) else []
-    for found in (shown, silent):
+    for found in (shown, silent, [i for i in shown if i in silent]):
         if len(found) == 1:
             return found[0]
     raise MeshUnknownError(

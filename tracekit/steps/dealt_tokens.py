@@ -100,7 +100,7 @@ def _dealing(ops: Operations) -> str | None:
 
 
 def _parts(ops: Operations, steps: Steps, rows: npt.NDArray[np.int64], kind: str) -> tuple[F64, F64, F64]:
-    """(own time from the end of each all-to-all to the next one, elements that it brought, where that time begins).
+    """(own time from the start of each all-to-all to the next one, elements that it brought, where that time begins).
 
     Each has the shape rows × steps × places.
 
@@ -112,13 +112,13 @@ def _parts(ops: Operations, steps: Steps, rows: npt.NDArray[np.int64], kind: str
         where, source = ops.of(steps.ranks[row]), ops.per_rank[steps.ranks[row]]
         labels = ops.step[where] if steps.labelled else np.zeros(where.stop - where.start, np.int32)
         dealing = ops.op[where] == kind
-        begin, end = ops.at_start[where], ops.at_end[where]
+        begin = ops.at_start[where]
         for column, number in enumerate(steps.numbers):
             calls = np.flatnonzero(dealing & (labels == number))
             if len(calls) > 1 and np.isfinite(steps.own[row, column]):
                 sizes = np.full(len(calls), -1) if source.taken is None else source.taken[calls]
-                spent = (begin[calls[1:]] - end[calls[:-1]]).astype(np.float64)
-                found[i, column] = (spent, np.where(sizes < 0, np.nan, sizes)[:-1], end[calls[:-1]])
+                spent = np.diff(begin[calls]).astype(np.float64)
+                found[i, column] = (spent, np.where(sizes < 0, np.nan, sizes)[:-1], begin[calls[:-1]])
     usual = int(np.median([len(spent) for spent, *_ in found.values()])) if found else 0
     parts = np.full((3, len(rows), len(steps.numbers), usual), np.nan)
     for place, values_at in found.items():

@@ -6,7 +6,7 @@ an operation shows that they belong together if one of them came last by far, be
 left earlier.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -206,11 +206,14 @@ def choose(together: Together, ways: Sequence[Sequence[Members]]) -> int | None:
     return best if together.proven(ways[best]) or together.wider(ways[best], finer) else None
 
 
-def choose_in_step(together: Together, ways: Sequence[Sequence[Members]]) -> int | None:
+def choose_in_step(
+    together: Together, ways: Sequence[Sequence[Members]], listed: Collection[int] = ()
+) -> int | None:
     """Return which of the `ways` the ends show if ranks come in step, as ranks that another group holds together do.
 
-    Ranks in step leave together for any group, and so do ways that differ only by them. The finest of these is
-    returned, if its members waited for each other; None if the ends leave it open.
+    Ranks in step leave together for any group, and so do ways that differ only by them. The only one of these that
+    files list is returned (`listed` ways), else the finest, if members of that waited for each other; None if the ends
+    leave it open.
     """
     ends = {i: e for i, way in enumerate(ways) if (e := together.apart(way)) is not None}
     least = max(min(ends.values(), default=0.0), LEAST_TAIL_NS)
@@ -226,7 +229,10 @@ def choose_in_step(together: Together, ways: Sequence[Sequence[Members]]) -> int
     nested = all(_within(m, top) for m in merged.values()) and all(
         _within(ways[best], ways[i]) for i in widest
     )
-    return best if nested and together.proven(ways[best]) and together.even(ways[best]) else None
+    if not (nested and together.proven(ways[best]) and together.even(ways[best])):
+        return None
+    named = [i for i in close if merged[i] == top and i in listed]
+    return named[0] if len(named) == 1 else best
 
 
 def _merged(way: Sequence[Members], pairs: Iterable[tuple[int, int]]) -> frozenset[Members]:

@@ -45,6 +45,7 @@ from tracekit.inference.mesh.group_contradictions import contradiction
 from tracekit.inference.mesh.group_uses import group_uses, world_of
 from tracekit.inference.mesh.mesh_choice import choose as choose_mesh
 from tracekit.inference.mesh.mesh_choice import is_unknown, remedy
+from tracekit.inference.mesh.one_pipeline import programs
 from tracekit.matching.clock import align
 from tracekit.matching.match import Operations, match, rematch
 from tracekit.mesh import Mesh, infer
@@ -192,7 +193,8 @@ def _is_mesh(run: Run, ranks: list[RankOps], order: Sequence[str] | None) -> boo
     ops = match(ranks, run.groups)
     uses = [replace(u, named=True) for u in group_uses(run, ops)]
     try:
-        return contradiction(infer(uses, world_of(run, ops), order).mesh, uses, inferred=True) is None
+        mesh = infer(uses, world_of(run, ops), order, programs(ops)).mesh
+        return contradiction(mesh, uses, inferred=True) is None
     except MeshError:
         return False
 
@@ -235,7 +237,7 @@ def _by_mesh(
     A stream that ends with no listed group stays open: there the clocks are wrong.
     """
     listed = several_listed(run, mesh)
-    decided = shown(classes, list(ways_of(mesh)), recorded, in_step=True)
+    decided = shown(classes, list(ways_of(mesh)), recorded, listed)
     found = [(streams, [way for way in ways if is_listed(way, listed, streams)]) for streams, ways in decided]
     open_ = [c for c in classes if not any(c is streams for streams, _ in decided)]
     for streams, ways in allowed_ways(run, mesh, open_, recorded):

@@ -91,13 +91,17 @@ def by_parts(
 
 
 def shown(
-    classes: Sequence[StreamClass], ways: Sequence[Way], recorded: set[int], *, in_step: bool = False
+    classes: Sequence[StreamClass],
+    ways: Sequence[Way],
+    recorded: set[int],
+    listed: dict[int, set[Members]] | None = None,
 ) -> Shown:
     """Return the classes with evidence of how they divide the ranks, each with the remaining `ways`.
 
-    Common ends show it; if ranks may be `in_step`, because the `ways` are those of their mesh, the ends need not
-    separate ways that differ only by such ranks. If no two ranks of a class leave together, while they do elsewhere,
-    one rank of each of its groups was recorded; so it is if only one way has groups of the recorded size.
+    Common ends show it. With the groups that files have `listed`, the `ways` are those of the mesh: ranks may come in
+    step there, and ends need not separate ways that differ only by such ranks. If no two ranks of a class leave
+    together, while they do elsewhere, one rank of each of its groups was recorded; so it is if only one way has groups
+    of the recorded size.
     """
     fitting = [(streams, by_parts(streams, ways, recorded)) for streams in classes]
     found: Shown = []
@@ -105,8 +109,9 @@ def shown(
     for streams, alike in fitting:
         together, parts = Together(streams), list(alike)
         chosen = choose(together, parts)
-        if chosen is None and in_step:
-            chosen = choose_in_step(together, parts)
+        if chosen is None and listed is not None:
+            named = [n for n, p in enumerate(parts) if any(is_listed(w, listed, streams) for w in alike[p])]
+            chosen = choose_in_step(together, parts, named)
         if chosen is not None:
             found.append((streams, alike[parts[chosen]]))
             usual = max(usual, together.apart(parts[chosen]) or 0.0, LEAST_TAIL_NS)

@@ -115,8 +115,9 @@ def _part(mesh: Mesh, use: GroupUse, *, inferred: bool) -> tuple[str, list[int]]
         return "", []
     axis, values = partial[0]
     ends = values == [0, mesh.sizes[axis] - 1]
-    shards = {axis} == hints and along == with_extensions(
-        axis
-    )  # FSDP shards over both and is called after one
-    agrees = along == hints or shards or (along == {axis} and (ends or (inferred and not hints)))
+    shards = along == with_extensions(axis)  # FSDP shards over both and is called after one
+    plain = inferred and not hints
+    agrees = (
+        along == hints or (shards and (plain or {axis} == hints)) or (along == {axis} and (ends or plain))
+    )
     return (axis, values) if agrees else ("", [])

@@ -29,9 +29,12 @@ def spun_longer(run: Measured) -> F64:
     NaN for ranks of a stage in which all wait equally while they compute, and for ranks without a GPU.
     """
     found = np.full(run.steps.own.shape, np.nan)
-    waits, matched = run.waits, np.flatnonzero(run.analysed & (run.ops.instance >= 0))
+    waits, ops, analysed = run.waits, run.ops, np.flatnonzero(run.analysed)
+    matched = analysed[ops.instance[analysed] >= 0]
+    within = run.by_step(analysed, (ops.end - ops.start - ops.exposed)[analysed])
     beside = run.by_step(matched, (waits.wait - waits.exposed_wait)[matched].astype(np.float64))
     hidden = np.where(np.isfinite(run.steps.own), beside, np.nan)  # waits while it computes
+    shared = of_rows(np.nanmean, np.where(np.isfinite(run.steps.own), within, np.nan))
     for stage in run.stages:
         rows = np.array([r for r in stage.tolist() if np.isfinite(hidden[r]).any()], np.int64)
         if len(rows) < 2 or not all(run.on_gpu(r) for r in rows.tolist()):
@@ -39,7 +42,7 @@ def spun_longer(run: Measured) -> F64:
         waited = np.nanmean(hidden[rows], axis=1)
         spared = MOST_STRETCHED * (np.percentile(waited, THOSE_WHO_WAIT) - waited) > run.suspect_ns
         if spared.any():
-            found[rows] = _of_stage(run, rows[spared], rows[~spared], hidden)
+            found[rows] = _of_stage(run, rows[spared], rows[~spared], shared)
     return found
 
 
@@ -55,27 +58,23 @@ def relieved(spun: F64, own: F64, stages: list[I64], rows: I64) -> F64:
     return less
 
 
-def _of_stage(run: Measured, spared: I64, waiting: I64, hidden: F64) -> F64:
-    """`spun_longer` of the ranks of one stage, in order of rows; a few are read, the others are interpolated by waits.
+def _of_stage(run: Measured, spared: I64, waiting: I64, shared: F64) -> F64:
+    """`spun_longer` of the ranks of one stage, in order of rows; a few are read, the others are interpolated.
 
-    The ranks that are read are spread over the waits, so that they do not depend on how ranks are numbered.
+    By the time `shared` of compute with communication, whether that waits or transfers: some groups may communicate
+    beside compute when others do not. The ranks that are read are spread over it, up to those that share most and
+    least, so that they do not depend on how ranks are numbered.
     """
     longest = spared[np.argsort(-of_rows(np.nanmean, run.steps.own[spared]), kind="stable")]
-    spread = [
-        sampled(some[np.argsort(np.nanmean(hidden[some], axis=1), kind="stable")])
-        for some in (spared, waiting)
-    ]
-    read = np.unique(np.concatenate([longest[:PEERS_SAMPLED], *spread]))
-    longer = stretched(run, read.tolist())
     every = np.sort(np.concatenate([spared, waiting]))
-    result = np.full((len(every), longer.shape[1]), np.nan)
+    ordered = [some[np.argsort(shared[some], kind="stable")] for some in (spared, waiting)]
+    spread = (row for some in ordered for row in (*sampled(some), *some[-1:]))
+    read = np.unique([*longest[:PEERS_SAMPLED], *spread])
+    longer = stretched(run, read.tolist())
+    up = np.argsort(shared[read], kind="stable")
+    mean = np.interp(shared[every], shared[read][up], of_rows(np.nanmean, longer)[up])
+    result = np.repeat(mean[:, None], longer.shape[1], axis=1)
     result[np.searchsorted(every, read)] = longer
-    few, many = (np.isin(read, some) for some in (spared, waiting))
-    begin, end = np.nanmean(hidden[read[few]]), np.nanmean(hidden[read[many]])
-    low, high = np.nanmedian(longer[few]), np.nanmedian(longer[many])
-    part = (high - low) / max(end - begin, 1.0)
-    left = np.setdiff1d(every, read)
-    result[np.searchsorted(every, left)] = low + part * (hidden[left] - begin)
     return result
 
 
