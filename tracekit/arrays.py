@@ -6,6 +6,7 @@ bare literal.
 """
 
 from collections.abc import Sequence
+from hashlib import blake2b
 from itertools import accumulate
 from typing import Any
 
@@ -112,3 +113,11 @@ def numbered_rows(
     number = np.empty(len(order), np.int64)
     number[order] = np.cumsum(fresh) - 1
     return order[fresh], number
+
+
+def digest_of(*arrays: "np.ndarray[Any, Any]") -> bytes:
+    """Return a digest, 16 bytes, of the entries, types and shapes of several arrays."""
+    found = blake2b(digest_size=16)
+    for array in arrays:
+        found.update(f"{array.dtype.char}{array.shape}".encode() + array.tobytes())
+    return found.digest()

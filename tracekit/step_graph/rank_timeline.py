@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import blake2b
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.arrays import digest_of
 from tracekit.matching.match import Operations
 from tracekit.rank_events.stream_waits import WAITED
-from tracekit.step_graph.own_parts import Parts
+from tracekit.step_graph.own_parts import Parts, WaitingParts, cut_there
 from tracekit.thresholds.slowrank import ANSWER_NS, NO_WORK_NS
 from tracekit.units import F64, I64, Mask
 
@@ -39,9 +39,7 @@ class CollectiveQueue:
 
     def digest(self, rows: I64) -> bytes:
         """Return a digest of all that `posts_and_needs` reads of the queues of `rows`."""
-        return blake2b(
-            b"".join(c[rows].tobytes() for c in (self.ready, self.wall, self.used)), digest_size=16
-        ).digest()
+        return digest_of(*(column[rows] for column in (self.ready, self.wall, self.used)))
 
 
 @dataclass(frozen=True)
@@ -74,6 +72,18 @@ class RankTimeline:
     def stretched(self, ratio: F64) -> F64:
         """Return its gaps with each step stretched by `ratio`, ns; most ranks keep theirs."""
         return self.gaps if (ratio == 1.0).all() else self.rescaled(self.knots, ratio)
+
+    def shortened(self, usual: tuple[int, F64] | WaitingParts | None, ratio: F64) -> F64:
+        """Return its gaps with each step stretched by `ratio`, ns; the time comes first from the parts in `usual`.
+
+        `usual` is the index of its `parts` with the usual time of each, ns, or parts in which it waits.
+        """
+        if usual is None:
+            return self.stretched(ratio)
+        if isinstance(usual, WaitingParts):
+            return self.rescaled(*cut_there(usual, self.knots, ratio))
+        parts = self.parts[usual[0]]
+        return self.rescaled(parts.cuts, parts.trimmed(usual[1], ratio))
 
     def same_events(self, other: "RankTimeline") -> bool:
         """Whether both begin at the same time, and hold the same events in the same order."""
