@@ -64,6 +64,8 @@ def to_numpy(values: "pa.Array | pa.ChunkedArray") -> "np.ndarray[Any, Any]":
 def null_as(values: "pa.Array | pa.ChunkedArray", null: int) -> "np.ndarray[Any, Any]":
     """Return integers of 8 bytes, shape (n,), with `null` at null places; Arrow's `fill_null` imports pandas for it."""
     values = _whole(values)
+    if values.null_count == len(values):
+        return np.full(len(values), null, np.int64)
     found = to_numpy(values).astype(np.int64)
     if values.null_count:
         found[~_bits(values.buffers()[0], values.offset, values.offset + len(values))] = null
