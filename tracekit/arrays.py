@@ -6,6 +6,7 @@ bare literal.
 """
 
 from collections.abc import Sequence
+from hashlib import blake2b
 from itertools import accumulate
 from typing import Any
 
@@ -63,6 +64,8 @@ def to_numpy(values: "pa.Array | pa.ChunkedArray") -> "np.ndarray[Any, Any]":
 def null_as(values: "pa.Array | pa.ChunkedArray", null: int) -> "np.ndarray[Any, Any]":
     """Return integers of 8 bytes, shape (n,), with `null` at null places; Arrow's `fill_null` imports pandas for it."""
     values = _whole(values)
+    if values.null_count == len(values):
+        return np.full(len(values), null, np.int64)
     found = to_numpy(values).astype(np.int64)
     if values.null_count:
         found[~_bits(values.buffers()[0], values.offset, values.offset + len(values))] = null
@@ -112,3 +115,11 @@ def numbered_rows(
     number = np.empty(len(order), np.int64)
     number[order] = np.cumsum(fresh) - 1
     return order[fresh], number
+
+
+def digest_of(*arrays: "np.ndarray[Any, Any]") -> bytes:
+    """Return a digest, 16 bytes, of the entries, types and shapes of several arrays."""
+    found = blake2b(digest_size=16)
+    for array in arrays:
+        found.update(f"{array.dtype.char}{array.shape}".encode() + array.tobytes())
+    return found.digest()

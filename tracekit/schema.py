@@ -6,6 +6,7 @@ tables all become these columns, one table a rank, and every analysis reads only
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -93,9 +94,10 @@ _RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "flops": (0, MAX_FLOPS),
     **dict.fromkeys(("seq", "micro_batch"), (-MAX_COUNT, MAX_COUNT)),
 }
-"""Least value of a column, and the first that is too great; `group` counts the rank's groups."""
-_ANY = frozenset({"pid", "tid"})
-"""Columns that only distinguish threads: any integer will do."""
+"""Least value of a column, and the first that is too great; `group` counts the rank's groups.
+
+`pid` and `tid` only distinguish threads: any integer will do.
+"""
 
 
 def checked(table: pa.Table, path: Path, groups: int) -> pa.Table:
@@ -107,25 +109,29 @@ def checked(table: pa.Table, path: Path, groups: int) -> pa.Table:
     names = table.schema.names
     if len(set(names)) < len(names):
         raise _refused(path, "a column is there twice")
-    fields = [EVENTS.field(name) for name in names]
+    wanted = _fields(tuple(names))
     try:
-        table = table.cast(pa.schema(fields))
+        table = table if table.schema.equals(wanted) else table.cast(wanted)
     except (pa.ArrowException, ValueError) as error:
         raise _refused(path, str(error).splitlines()[0][:120]) from error
-    for field in fields:
-        if (
-            pa.types.is_integer(field.type)
-            and field.name not in _ANY
-            and not _within(table, field.name, groups)
-        ):
-            raise _refused(path, f"column {field.name} holds what is not an event's")
+    for name in names:
+        if (name == "group" or name in _RANGES) and not _within(table, name, groups):
+            raise _refused(path, f"column {name} holds what is not an event's")
     return table
+
+
+@cache
+def _fields(names: tuple[str, ...]) -> pa.Schema:
+    """Return the fields of EVENTS with these names."""
+    return pa.schema([EVENTS.field(name) for name in names])
 
 
 def _within(table: pa.Table, name: str, groups: int) -> bool:
     column: Any = table.column(name)
     if name in _TIMES and column.null_count:
         return False
+    if column.null_count == len(column):
+        return True
     low, high = (0, groups) if name == "group" else _RANGES[name]
     found = pc.min_max(column)
     least, most = found["min"].as_py(), found["max"].as_py()

@@ -183,8 +183,10 @@ class Run:
                 names = file.schema_arrow.names
                 if len(set(names)) < len(names):
                     raise ValueError("a column is there twice")
-                kept |= dict.fromkeys(set(names) - kept.keys())
-                table = self._stored(file, path, rank, [c for c in columns if c in kept])
+                table = self._stored(file, path, rank, [c for c in columns if c in names])
+            if not self._is_small:
+                return table, set(names)
+            kept |= dict.fromkeys(set(names) - kept.keys())
             kept |= {c: table.column(c) for c in table.column_names}
         return pa.table({c: kept[c] for c in columns if c in kept}), set(kept)
 
@@ -242,10 +244,10 @@ class Run:
             if self.world_size is None or name not in table.schema.names:
                 continue
             column = table.column(name)
-            values, unknown = null_as(column, -1), to_numpy(column.is_null())
+            values = null_as(column, -1)
             beyond = values >= self.world_size
             if beyond.any():
-                at = table.schema.get_field_index(name)
+                at, unknown = table.schema.get_field_index(name), to_numpy(column.is_null())
                 table = table.set_column(at, EVENTS.field(name), from_numpy(values, beyond | unknown))
         return table
 

@@ -1,9 +1,11 @@
 """A run folder that an older tracekit wrote lacks columns; it opens, and they are null."""
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from tests.slowrank.jobs import grid, job
+from tracekit import schema
 from tracekit.schema import EVENTS
 
 
@@ -23,3 +25,9 @@ def test_missing_columns_are_null(older):
 
 def test_all_columns_are_handed_out(older):
     assert set(older.events(0).column_names) == set(EVENTS.names)
+
+
+def test_every_number_of_a_stored_event_has_bounds():
+    """But for processes and threads, which are only told apart; a group counts the rank's groups."""
+    numbers = {field.name for field in EVENTS if pa.types.is_integer(field.type)}
+    assert numbers - set(schema._RANGES) == {"pid", "tid", "group"}

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tracekit.step_graph.own_parts import WaitingParts
 from tracekit.step_graph.rank_timeline import MARK, NEED, POST, RankTimeline
 from tracekit.step_graph.replay import StepModel
 
@@ -103,6 +104,24 @@ def test_levels_give_the_same_bits():
     assert sum(levelled(m) for m in found) >= 50
     for m in found:
         same(m)
+
+
+def test_a_hypothesis_is_replayed_once(monkeypatch):
+    """Arguments of equal entries are one hypothesis, also where a rank becomes shorter in some of its parts."""
+    found, target = model(0), np.full((RANKS, 1), 9e5)
+    asked = [
+        (target, None, None),
+        (target, np.zeros(INSTANCES), None),
+        (target, None, {(0, 1): WaitingParts(np.array([1e5]), np.array([4e5]))}),
+        (target, None, {(0, 2): WaitingParts(np.array([1e5]), np.array([4e5]))}),
+        (target, None, {(0, 1): WaitingParts(np.array([1e5]), np.array([5e5]))}),
+    ]
+    first, runs, run = [found.step_ns(*some) for some in asked], [], StepModel._run
+    monkeypatch.setattr(StepModel, "_run", lambda self, *some: runs.append(self) or run(self, *some))
+    assert [found.step_ns(target.copy(), *some) for _, *some in asked] == first
+    assert not runs
+    assert [replace(found).step_ns(*some) for some in asked] == first
+    assert len(runs) >= len(asked)
 
 
 def test_marks_give_the_same_bits():

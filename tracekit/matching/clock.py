@@ -229,7 +229,7 @@ def line_through(shift: F64, when: F64, least: int = CLOCK_FIT_FROM) -> tuple[fl
     middle = float(np.median(shift))
     if len(shift) < least or float(np.ptp(when)) <= 0:
         return middle, 0.0
-    pick = np.unique(np.linspace(0, len(shift) - 1, min(len(shift), CLOCK_FIT_POINTS)).astype(int))
+    pick = np.linspace(0, len(shift) - 1, min(len(shift), CLOCK_FIT_POINTS)).astype(int)
     return _line(shift[pick] - middle, when[pick], middle)
 
 

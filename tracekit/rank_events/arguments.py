@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -69,7 +70,7 @@ class Peers:
     ) -> None:
         self.rank, self._rows = rank, rows
         self._members = {g.group: g.ranks for g in groups}
-        self._piped = {g.group for g in groups if PIPELINE in hinted_dims(g.descs)}
+        self._descs = {g.group: g.descs for g in groups}
         self._src, self._dst = ints(events, "src_rank", -1), ints(events, "dst_rank", -1)
         self._local = ints(events, "group_rank", -1)
         self._group, self._size = ints(events, "group", -1), ints(events, "group_size", -1)
@@ -145,7 +146,7 @@ class Peers:
         Among several, the one that calls itself a pipeline counts.
         """
         fits = [g for g, m in self._members.items() if len(m) == size and m[own : own + 1] == (self.rank,)]
-        fits = [g for g in fits if g in self._piped] if len(fits) > 1 else fits
+        fits = [g for g in fits if PIPELINE in hinted_dims(self._descs[g])] if len(fits) > 1 else fits
         return fits[0] if len(fits) == 1 else -1
 
 
@@ -174,13 +175,7 @@ class Arguments:
 
 
 def read_arguments(
-    rank: int,
-    events: pa.Table,
-    cat: Column,
-    host: Host,
-    rows: I64,
-    joined: Joined,
-    groups: Sequence[Group],
+    rank: int, events: pa.Table, cat: Column, host: Host, rows: I64, joined: Joined, groups: Sequence[Group]
 ) -> Arguments:
     """Return the arguments of the operations `joined` to the events `rows`; both are of `rank`."""
     taken = events.select(["collective", "dtype", "in_nelems", "out_nelems", "group", "group_size", "seq"])
@@ -281,6 +276,7 @@ class CollectiveTitles:
         return str(self._op[row]) if row >= 0 else None
 
 
+@lru_cache(4096)
 def _collective(name: str | None) -> str | None:
     """Return the collective that a title or call names; None for messages and other names."""
     found = _TITLE.match(name or "")
@@ -295,6 +291,7 @@ def _collective(name: str | None) -> str | None:
 # of `c10d::send` and `c10d::recv_`. In a group of two the peer is the other one.
 
 
+@lru_cache(4096)
 def _title(name: str | None) -> Title | None:
     found = TITLE.match(name or "")
     return Title(found[1], int(found[2]), int(found[3])) if found else None

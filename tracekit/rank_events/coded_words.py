@@ -24,10 +24,10 @@ class Words(tuple[str, ...]):  # noqa: SLOT001 - a tuple that also keeps its num
     @classmethod
     def of(cls, texts: Sequence[str], place: npt.NDArray[np.integer[Any]]) -> "Words":
         """Return the column in which entry i is `texts[place[i]]`; the same text may stand at several places."""
-        used, code = np.unique(place, return_inverse=True)
-        words, order = numbered([texts[i] for i in used.tolist()])
+        used = np.bincount(place, minlength=len(texts)) > 0
+        words, order = numbered([texts[i] for i in np.flatnonzero(used).tolist()])
         column = cls(np.array(texts, object)[place].tolist())
-        column.coded = words, order[code]
+        column.coded = words, order[(np.cumsum(used) - 1)[place]]
         return column
 
 

@@ -3,6 +3,7 @@
 import re
 import weakref
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -66,7 +67,13 @@ def filled(events: pa.Table, column: str, of: Callable[[str | None], object]) ->
 
 def truth(events: pa.Table, column: str, pattern: re.Pattern[str]) -> Mask:
     """Whether each row of a dictionary column matches `pattern`."""
-    return holds(events, column, lambda text: text and pattern.search(text))
+    return holds(events, column, lambda text: text and _found(pattern, text))
+
+
+@lru_cache(1 << 16)
+def _found(pattern: re.Pattern[str], text: str) -> bool:
+    """Whether `pattern` is in `text`; the ranks of a job run kernels of the same names."""
+    return pattern.search(text) is not None
 
 
 _Words = tuple[list[str | None], I64]
@@ -108,7 +115,8 @@ def latest(known: I64, time: I64, wanted: I64, moment: I64) -> I64:
         return np.full(len(wanted), -1, np.int64)
     order = np.lexsort((time, known))
     keys, moments = known[order], np.sort(time)
-    distinct, number = np.unique(keys, return_inverse=True)
+    fresh = np.append(True, keys[1:] != keys[:-1])
+    distinct, number = keys[fresh], np.cumsum(fresh) - 1
     width = len(time) + 1
     ranked = number * width + np.searchsorted(moments, time[order], side="right")
     first = np.minimum(np.searchsorted(distinct, wanted), len(distinct) - 1)

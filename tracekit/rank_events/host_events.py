@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from tracekit.arrays import numbered_rows
 from tracekit.intervals import Intervals, covered_until, gap_start, union
 from tracekit.rank_events.coded_words import Column
 from tracekit.rank_events.event_columns import DEVICE_CALLS, ints, truth
@@ -140,9 +141,9 @@ def _waits(events: pa.Table, cat: Column, host: Host, launches: I64) -> tuple[In
     One thread may wait for work after which another thread launches: forward and backward have threads of their own.
     """
     calls = cat.among(DEVICE_CALLS)
-    threads = np.unique(np.stack([host.pid, host.tid])[:, launches[launches >= 0]], axis=1).T.tolist()
+    launching = np.stack([host.pid, host.tid])[:, launches[launches >= 0]]
     mine = np.zeros(len(cat), bool)
-    for pid, tid in threads:
+    for pid, tid in launching[:, numbered_rows(*launching)[0]].T.tolist():
         mine |= calls & (host.pid == pid) & (host.tid == tid)
     blocks, polls = (np.flatnonzero(mine & truth(events, "name", p)) for p in (_BLOCKS, _POLLS))
     return union(host.start[blocks], host.end[blocks]), np.sort(host.start[polls])

@@ -63,7 +63,7 @@ def join(events: pa.Table, cat: Column, host: Host, rows: I64, launches: I64) ->
     taken = record[(kinds != "send_recv") & (record >= 0)]
     on_record = records[holds(events, "collective", lambda v: _recorded_op(v) in MESSAGES)[records]]
     called = _called(events, on_host, host, records, launch[own & (launch >= 0)])
-    messages = np.concatenate([np.setdiff1d(on_record, taken), called])
+    messages = np.concatenate([_without(on_record, taken, len(cat)), called])
     titles = np.flatnonzero(holds(events, "name", lambda v: v == COALESCED) & (cat != "gpu_user_annotation"))
     bare = (kinds == "other") & (record < 0)  # RCCL's kernels have one name, whatever they do
     kernels = np.flatnonzero(((kinds == "send_recv") | bare) & (launch >= 0))
@@ -83,10 +83,18 @@ def _called(events: pa.Table, on_host: Mask, host: Host, records: I64, telling: 
     """
     calls = np.flatnonzero(holds(events, "name", lambda v: CALL_OPS.get(v or "")) & on_host)
     unnamed = holds(events, "name", lambda v: v == RECORD) & on_host
-    nameless = np.setdiff1d(np.flatnonzero(unnamed), records)
+    nameless = _without(np.flatnonzero(unnamed), records, len(unnamed))
     named, inside = Enclosing(host, np.concatenate([records, telling])), Enclosing(host, nameless)
     found = [(c, inside.within(c)) for c in calls.tolist() if named.within(c) < 0]
     return np.array([record if record >= 0 else call for call, record in found], np.int64)
+
+
+def _without(rows: I64, others: I64, count: int) -> I64:
+    """Return the `rows` of `count` events that are not among the `others`, sorted, each once."""
+    left = np.zeros(count, bool)
+    left[rows] = True
+    left[others] = False
+    return np.flatnonzero(left)
 
 
 def _by_external_id(events: pa.Table, rows: I64, records: I64, launch: I64, host: Host) -> I64:
@@ -184,6 +192,8 @@ def _expanded(rows: I64, own: Mask, records: I64, launch: I64, batches: list[_Ba
         count[batch.kernels[0]], last[batch.kernels[0]] = len(batch.members), batch.kernels[-1]
     kernel = np.repeat(np.arange(len(rows)), count)
     args, host = np.where(own | (records < 0), rows, records)[kernel], records[kernel]
-    batched = np.isin(kernel, [batch.kernels[0] for batch in batches])
+    batched = (
+        np.isin(kernel, [batch.kernels[0] for batch in batches]) if batches else np.zeros(len(kernel), bool)
+    )
     args[batched] = host[batched] = [member for batch in batches for member in batch.members]
     return Joined(kernel, args, host, launch[kernel], last[kernel])

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import blake2b
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.arrays import digest_of
 from tracekit.matching.match import Operations
 from tracekit.rank_events.stream_waits import WAITED
-from tracekit.step_graph.own_parts import Parts
+from tracekit.step_graph.own_parts import Parts, WaitingParts, cut_there
 from tracekit.thresholds.slowrank import ANSWER_NS, NO_WORK_NS
 from tracekit.units import F64, I64, Mask
 
@@ -39,9 +39,7 @@ class CollectiveQueue:
 
     def digest(self, rows: I64) -> bytes:
         """Return a digest of all that `posts_and_needs` reads of the queues of `rows`."""
-        return blake2b(
-            b"".join(c[rows].tobytes() for c in (self.ready, self.wall, self.used)), digest_size=16
-        ).digest()
+        return digest_of(*(column[rows] for column in (self.ready, self.wall, self.used)))
 
 
 @dataclass(frozen=True)
@@ -74,6 +72,18 @@ class RankTimeline:
     def stretched(self, ratio: F64) -> F64:
         """Return its gaps with each step stretched by `ratio`, ns; most ranks keep theirs."""
         return self.gaps if (ratio == 1.0).all() else self.rescaled(self.knots, ratio)
+
+    def shortened(self, usual: tuple[int, F64] | WaitingParts | None, ratio: F64) -> F64:
+        """Return its gaps with each step stretched by `ratio`, ns; the time comes first from the parts in `usual`.
+
+        `usual` is the index of its `parts` with the usual time of each, ns, or parts in which it waits.
+        """
+        if usual is None:
+            return self.stretched(ratio)
+        if isinstance(usual, WaitingParts):
+            return self.rescaled(*cut_there(usual, self.knots, ratio))
+        parts = self.parts[usual[0]]
+        return self.rescaled(parts.cuts, parts.trimmed(usual[1], ratio))
 
     def same_events(self, other: "RankTimeline") -> bool:
         """Whether both begin at the same time, and hold the same events in the same order."""
@@ -141,7 +151,8 @@ def posts_and_needs(ops: Operations, queue: CollectiveQueue, rows: I64, marked: 
     kept = _really_needed(kind, reading, wall[order], posted, ops.kernel[event]) | _proven(ops, event)
     kind, reading, event, wall = kind[kept], reading[kept], event[kept], wall[order][kept]
     # What a message brings is used by compute launched after it. If its rank were faster, that would wait for it.
-    more = np.setdiff1d(rows[queue.used[rows] >= 0], event[kind == NEED])
+    more = rows[queue.used[rows] >= 0]
+    more = more[~np.isin(more, event[kind == NEED])]
     when = np.concatenate([queue.used[more], ops.end[marked]])
     if not len(when):
         return kind, reading, event
@@ -180,20 +191,23 @@ def _really_needed(kind: I64, reading: F64, wall: F64, posted: F64, kernel: I64)
     sooner. `posted` is when the operation of each event was posted; all times ns, events in order. The messages of one
     `kernel` delay the rank together.
     """
-    dropped: list[int] = []
-    one, resumed, asked, ended = -1, np.inf, np.inf, np.inf  # of the next need that counts: kernel and times
-    answer = np.inf  # the next post
-    columns = (column[::-1].tolist() for column in (kind, reading, wall, posted, kernel))
-    for place, (sort, own, moment, begun, its) in enumerate(zip(*columns, strict=True), 1):
-        if sort == POST:
-            answer = moment
-            continue
-        idle = resumed - own <= NO_WORK_NS and asked <= moment and its != one
+    kept, needs, posts = np.ones(len(kind), bool), np.flatnonzero(kind != POST), np.flatnonzero(kind == POST)
+    answers = np.append(wall[posts], np.inf)[
+        np.searchsorted(posts, needs)
+    ].tolist()  # the next post of each need
+    soonest = np.minimum.accumulate(reading[needs][::-1])[::-1]  # of this need and those after it
+    near = np.flatnonzero(soonest[1:] - reading[needs[:-1]] <= NO_WORK_NS)
+    owns, moments, begins, kernels = (c[needs].tolist() for c in (reading, wall, posted, kernel))
+    seen = one = -1
+    resumed = asked = ended = np.inf  # times of the next need that counts, and `one` its kernel
+    for at in near[::-1].tolist():
+        if at + 1 != seen:
+            one, resumed, asked, ended = (c[at + 1] for c in (kernels, owns, begins, moments))
+        seen, moment, answer = at, moments[at], answers[at]
+        idle = resumed - owns[at] <= NO_WORK_NS and asked <= moment and kernels[at] != one
         if idle and not (answer - moment <= ANSWER_NS and answer <= ended):
-            dropped.append(len(kind) - place)
-            asked = min(asked, begun)  # the rank is idle for this one as well
+            kept[needs[at]] = False
+            asked = min(asked, begins[at])  # the rank is idle for this one as well
         else:
-            one, resumed, asked, ended = its, own, begun, moment
-    kept = np.ones(len(kind), bool)
-    kept[dropped] = False
+            one, resumed, asked, ended = kernels[at], owns[at], begins[at], moment
     return kept

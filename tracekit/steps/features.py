@@ -160,10 +160,32 @@ def loading_ns(run: Run, ops: Operations, steps: Steps, rank: int) -> float:
     loads = truth(events, "name", LOADER) & ~categories(events).among(_ON_DEVICE)
     if not loads.any() or not columns:
         return 0.0
-    _, windows = _windows(ops, steps, rank, columns)
-    still = idle_within(ops, rank, windows) if ops.per_rank[rank].on_gpu else windows
     start, lasted = ints(events, "ts", 0)[loads], ints(events, "dur", 0)[loads]
+    still = _still(ops, steps, rank, columns)
     return _within(union(start, start + lasted), still) / float(steps.shares[columns].sum())
+
+
+def loads_longer(run: Run, ops: Operations, steps: Steps, rank: int, usual: float, by: float) -> bool:
+    """Whether `loading_ns` of a rank exceeds the `usual` one `by` so much, ns a step, or more; errors as its.
+
+    Events are read only of a rank with a device that stood still for as long.
+    """
+    most = most_loading_ns(ops, steps, rank)
+    return most - usual >= by and loading_ns(run, ops, steps, rank) - usual >= by
+
+
+def most_loading_ns(ops: Operations, steps: Steps, rank: int) -> float:
+    """Return what `loading_ns` is at most: how long its device stood still, ns a step. Reads no events."""
+    if not (columns := steps.recorded(rank)):
+        return 0.0
+    begin, end = _still(ops, steps, rank, columns)
+    return float((end - begin).sum()) / float(steps.shares[columns].sum())
+
+
+def _still(ops: Operations, steps: Steps, rank: int, columns: list[int]) -> Intervals:
+    """When a device stands still in the steps in `columns`, ns; all the time where the rank has none."""
+    _, windows = _windows(ops, steps, rank, columns)
+    return idle_within(ops, rank, windows) if ops.per_rank[rank].on_gpu else windows
 
 
 def _work(events: pa.Table, rows: Mask, windows: Intervals, steps: float) -> dict[str, Work]:

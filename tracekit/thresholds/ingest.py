@@ -257,7 +257,7 @@ WORTH_COMPILING: Final = 1 << 27
 WORTH_SCANNING: Final = 1 << 16
 """Bytes of JSON in one file, 64 KiB, from which the compiled scanner's memory is worth setting up."""
 
-LEAST_EVENT: Final = 64
+LEAST_EVENT: Final = 128
 """Bytes of JSON of an event; a file with shorter ones is read in more batches."""
 
 JSON_PER_GZIP: Final = 10

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.arrays import from_numpy, null_as, to_numpy
-from tracekit.thresholds.ingest import LOOKED_INTO, MAX_MARKED_STEPS
+from tracekit.thresholds.ingest import MAX_MARKED_STEPS
 
 STEP = re.compile(r"^ProfilerStep#(\d{1,10})$")
 OWN_CATEGORIES = frozenset({"trace", "overhead"})
@@ -80,14 +80,10 @@ class Contents:
             self.torch = any(OF_TORCH.match(cat.lower()) for cat in cats if cat)
         if not self.ascend and batch.column("cat").null_count:
             self.ascend = any(OF_ASCEND.match(name) for name in known if name)
-        for at in range(0, 0 if self.works else len(batch), LOOKED_INTO):
-            part = batch.slice(at, LOOKED_INTO)
-            shown = zip(part.column("name").to_pylist(), part.column("cat").to_pylist(), strict=True)
-            if any(
-                (c or "").lower() not in OWN_CATEGORIES and not OWN_EVENT.match(n or "") for n, c in shown
-            ):
-                self.works = True
-                return
+        self.works = self.works or any(
+            (cat.as_py() or "").lower() not in OWN_CATEGORIES and not OWN_EVENT.match(name.as_py() or "")
+            for name, cat in zip(names, batch.column("cat"), strict=True)
+        )
 
     def _look_for_devices(self, batch: pa.RecordBatch) -> None:
         """Note the devices of the kernels in `batch`."""

@@ -73,10 +73,9 @@ class MembershipCodes:
         if len(rows):
             table = np.stack([np.where(present, values, -1)[rows] for values, present in columns], axis=1)
             first, inverse = numbered_rows(*table.T)
-            mine = []
-            for row in rows[first].tolist():
-                key = Membership(*(batch.column(k)[row].as_py() for k in KEYS))
-                mine.append(self.known.setdefault(key, len(self.known)))
+            asked = from_numpy(rows[first])
+            said = map(Membership, *(batch.column(key).take(asked).to_pylist() for key in KEYS))
+            mine = [self.known.setdefault(one, len(self.known)) for one in said]
             codes[rows] = np.asarray(mine, np.int32)[inverse]
             for code, count in enumerate(np.bincount(codes[rows])):
                 self.counts[code] += int(count)
@@ -92,8 +91,10 @@ class MembershipCodes:
         if not own:
             return
         rows = present & (codes >= 0) & np.isin(null_as(names.indices, -1), own)
-        for code, at in np.unique(np.stack([codes[rows], place[rows]]), axis=1).T.tolist():
-            self.places.setdefault(code, set()).add(at)
+        code, at = codes[rows], place[rows]
+        first = numbered_rows(code, at)[0]
+        for number, its in zip(code[first].tolist(), at[first].tolist(), strict=True):
+            self.places.setdefault(number, set()).add(its)
 
 
 def _numbers(column: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -11,7 +11,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.axes import PIECES
 from tracekit.intervals import inside_each, union
 from tracekit.rank_events.event_columns import Values, categories, ints, matches
-from tracekit.steps.features import COLLECTOR, LOADER, Features, loading_ns
+from tracekit.steps.features import COLLECTOR, LOADER, Features, loads_longer
 from tracekit.steps.host_need import FREE, MOSTLY, launch_pace
 from tracekit.steps.medians import sampled
 from tracekit.steps.step_kernels import StepKernels
@@ -138,7 +138,7 @@ def late_loaders(case: Case, rows: Sequence[int]) -> tuple[int, ...]:
     for row in rows:
         beyond = float(np.nan_to_num(case.steps.mean(case.steps.own[row]) - own))
         rank = case.steps.ranks[row]
-        if beyond > 0 and loading_ns(case.run, case.ops, case.steps, rank) - loader >= MAJORITY * beyond:
+        if beyond > 0 and loads_longer(case.run, case.ops, case.steps, rank, loader, MAJORITY * beyond):
             late.append(row)
     return tuple(late)
 
