@@ -40,6 +40,7 @@ def job(
     sized: Mapping[str, object] = {},
     first: Mapping[str, object] | None = None,
     idle: Callable[[int, int], float] = lambda rank, step: 0.0,
+    idle_before: int = 0,
     combined: Collection[tuple[str, ...]] = (),
     silent: Collection[str] = (),
     slower: Callable[[int, int], float] = lambda rank, step: 1.0,
@@ -54,7 +55,7 @@ def job(
     one extra kernel before the first layer, in every step where the step is None; `sized`: sizes that kernels
     tell; `work`: the size of each kernel by rank, `grids`: whether it is recorded;
     `first`: those of the first layer, where calls take 50 µs whatever the `link`; `idle`: µs for which the
-    device of a rank stands still at the begin of a step; `combined`: axes of groups
+    device of a rank stands still before a layer of a step, `idle_before`; `combined`: axes of groups
     beside those of one axis, with a layer and an all-reduce each; `silent`: axes without communication; `slower`:
     factor by rank and step, beside `slow`; `stays`: µs that a rank stays in the first all-reduce of a step when the
     others have left it, by (rank, step); `skips`: (layer, members) of all-reduces that are not called;
@@ -67,9 +68,9 @@ def job(
         begins = [line.at for line in lines]
         if accident is not None and accident[1] in {None, step}:
             lines[accident[0]].compute(accident[2])
-        for line in lines:
-            line.at += idle(line.rank, step)
         for layer in range(layers):
+            for line in lines:
+                line.at += idle(line.rank, step) if layer == idle_before else 0.0
             for d in axes:
                 handles = {}
                 for line in lines:

@@ -131,6 +131,20 @@ def test_a_loader_that_stalls_once_stalls_again(tmp_path, loads, verdict):
     assert [(c.rank, c.cause) for c in found.candidates] == ([(3, "dataloader")] if loads else [])
 
 
+@pytest.mark.parametrize(("layer", "verdict"), [(0, "healthy"), (1, "inconclusive")])
+def test_a_profiler_starts_at_the_begin(tmp_path, layer, verdict):
+    """A device stands still in the first of three steps; in the middle of it no profiler starts."""
+    run = job(
+        tmp_path,
+        grid(dp=8),
+        steps=3,
+        idle=lambda rank, step: 4_000.0 * (rank == 3 and step == 0),
+        idle_before=layer,
+    )
+    found = analyse(run)
+    assert (found.verdict, [c.rank for c in found.candidates]) == (verdict, [3] * layer)
+
+
 def test_a_pause_whose_waits_are_unmatched_is_open(tmp_path, monkeypatch):
     """Curing a rank saves nothing in the model where those who wait for it wait in what was not matched."""
     mesh = grid(tp=2, dp=4)

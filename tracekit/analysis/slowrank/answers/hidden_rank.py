@@ -9,7 +9,6 @@ and longer on a slow device in every step. A rank that is long in every step alt
 its peers got more tokens for its experts, and its device is not slow.
 """
 
-
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case

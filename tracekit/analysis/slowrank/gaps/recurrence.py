@@ -139,8 +139,10 @@ def _was_an_accident(case: Case, found: OneStep) -> bool:
     few = len(known) < PROVING_STEPS
     if few and (slow_throughout(case, case.found, found.row) or late_loaders(case, (found.row,))):
         return False
-    started = found.column == known[0] and not _computes_longer(case, found)
     longer = float(case.found.value[found.row, found.column])
+    started = (
+        found.column == known[0] and not _computes_longer(case, found) and _begins_late(case, found, longer)
+    )
     if _held_up_elsewhere(case, found, longer):
         return False
     if few and not started and _no_accident_in_one(case, found, longer):
@@ -148,6 +150,20 @@ def _was_an_accident(case: Case, found: OneStep) -> bool:
     if not started and longer > CLEARLY_MORE * np.nanmedian(case.steps.wall):
         return False
     return len(known) - 1 >= NO_ACCIDENT - int(started)
+
+
+def _begins_late(case: Case, found: OneStep, longer: float) -> bool:
+    """Whether most of `longer`, ns, passes before the first communication of the rank in the step."""
+
+    def before(row: int) -> float:
+        mine = case.ops.of(case.steps.ranks[row])
+        first = np.flatnonzero(
+            case.analysed[mine] & (case.ops.step[mine] == case.steps.numbers[found.column])
+        )
+        return float(case.ops.at_start[mine][first[:1]].sum() - case.steps.begin[row, found.column])
+
+    usual = np.nanmedian([before(row) for row in case.beside(found.row, found.rows)] or [np.nan])
+    return not before(found.row) - usual < MAJORITY * longer
 
 
 def _held_up_elsewhere(case: Case, found: OneStep, longer: float) -> bool:
