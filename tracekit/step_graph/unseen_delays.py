@@ -67,6 +67,12 @@ def longer_ns(run: Measured, model: StepModel) -> F64:
     return longer
 
 
+def missed_ns(run: Measured, model: StepModel) -> float:
+    """Return the mean error of `model` in how long complete operations hold a rank up, ns a step."""
+    rows = np.flatnonzero(run.matched & run.analysed)
+    return run.steps.mean(np.abs(run.by_step(rows, longer_ns(run, model)[rows])))
+
+
 def left_ns(run: Measured, model: StepModel) -> float:
     """Return the most that operations along one axis held a rank up longer than in `model`, ns a step."""
     place = run.ops.rank * len(run.axis.words) + run.axis.codes

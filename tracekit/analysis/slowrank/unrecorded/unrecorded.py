@@ -15,9 +15,9 @@ from tracekit.analysis.slowrank.expected.nodes import nodes_with_unseen
 from tracekit.analysis.slowrank.expected.sound_transfers import longest_ns
 from tracekit.analysis.slowrank.wording import ranks_in_words
 from tracekit.step_graph.replay import StepModel
-from tracekit.step_graph.unseen_delays import explained_ns, left_ns
+from tracekit.step_graph.unseen_delays import explained_ns, left_ns, missed_ns
 from tracekit.step_graph.unseen_ranks import Copies, least_transfers, with_unseen
-from tracekit.thresholds.slowrank import CLEAR_SHARE, MINOR, MOST_STRETCHED
+from tracekit.thresholds.slowrank import MINOR, MOST_STRETCHED
 from tracekit.units import F64, I64, ms
 
 
@@ -35,14 +35,16 @@ class Unseen:
 
 
 def with_typical_unseen(case: Case) -> Case | None:
-    """`case` with unrecorded ranks in its model; None where they do not matter, or the model misses the recording."""
+    """`case` with unrecorded ranks in its model; None where they do not matter, or the model misses more with them.
+
+    The waits in complete operations show which model holds: waits for unrecorded ranks keep their lengths in the other.
+    """
     rows = _rows(case)
     copies = _copies(case) if _worst(case, rows, case.ops.exposed[rows]) >= case.threshold_ns else None
-    if copies is None:
+    if copies is None or case.timeline is None or left_ns(case, copies.model) >= case.threshold_ns:
         return None
-    found = replace(case, model=copies.model, seen=case.model)
-    allowed = max(case.residual_ns, CLEAR_SHARE * case.step_ns)
-    return found if found.residual_ns < allowed and left_ns(case, copies.model) < case.threshold_ns else None
+    better = missed_ns(case, copies.model) <= missed_ns(case, case.timeline)
+    return replace(case, model=copies.model, seen=case.model) if better else None
 
 
 def waited_for_unseen(case: Case, own: F64) -> Unseen:
