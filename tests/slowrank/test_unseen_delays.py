@@ -77,3 +77,16 @@ def test_without_a_lasting_order_nothing_is_left_out(tmp_path, monkeypatch):
     assert explained(case)
     monkeypatch.setattr(unseen_delays, "levels_of", lambda *_: None)
     assert explained(case) == {}
+
+
+@pytest.mark.parametrize("slow", [4, 5, 6])
+def test_few_ranks_are_replayed_one_by_one(tmp_path, monkeypatch, slow):
+    """Behind the first rank the others stay together, and none that may be slow is left out."""
+    monkeypatch.setattr(unseen_delays, "PEERS_SAMPLED", 1)
+    mesh = grid(tp=2, cp=2, dp=2)
+    case = prepared(job(tmp_path, mesh, slow={slow: 1.3}, lost={1, 4, 5, 6}, steps=3), mesh)
+    few = explained(case)
+    monkeypatch.undo()
+    every = explained(case)
+    assert next(iter(few)) == next(iter(every)) == slow
+    assert set(every) <= set(few)

@@ -20,7 +20,7 @@ from tracekit.step_graph.rank_timeline import MARK, NEED, POST, RankTimeline
 from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.replay_levels import Levels, levels_of
 from tracekit.step_graph.unseen_ranks import Copies
-from tracekit.thresholds.slowrank import MINOR
+from tracekit.thresholds.slowrank import MINOR, PEERS_SAMPLED
 from tracekit.timing.buffered_sends import as_most_sends
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64
@@ -33,7 +33,7 @@ def explained_ns(run: Measured, copies: Copies) -> dict[int, float]:
 
     The worst comes first; ranks that explain a minor part beside it are left out. Empty where recorded ranks have no
     common clock, or the order of operations depends on times. Halves of the ranks are delayed together until single
-    ones are left, as no rank explains more than it does together with others.
+    ones are left, as no rank explains more than it does together with others; behind the first few, halves stay whole.
     """
     between = [_between(_Shared(run, copies, lines)) for lines in copies.lines if lines]
     known = [part for part in between if part is not None]
@@ -48,8 +48,8 @@ def explained_ns(run: Measured, copies: Copies) -> dict[int, float]:
     open_ = [(-explained(every), every)]
     while open_ and -open_[0][0] > MINOR * max(found.values(), default=0.0):
         value, ranks = heappop(open_)
-        if len(ranks) == 1:
-            found[ranks[0]] = -value
+        if len(ranks) == 1 or len(found) >= PEERS_SAMPLED:
+            found |= dict.fromkeys(ranks, -value)
             continue
         for half in ranks[: len(ranks) // 2], ranks[len(ranks) // 2 :]:
             heappush(open_, (-explained(half), half))
