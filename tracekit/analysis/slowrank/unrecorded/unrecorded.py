@@ -70,12 +70,8 @@ def waited_for_unseen(case: Case, own: F64) -> Unseen:
     awaited = min(_saved_ns(case, model, rows, sound, case.steps.own), most)
     copies = _copies(case) if awaited >= case.threshold_ns else None
     late = explained_ns(case, copies) if copies else {}
-    if (
-        copies and max(late.values(), default=0.0) >= case.threshold_ns
-    ):  # a pipeline's bubble is no wait for them
-        saved = max(case.step_ns - copies.model.recorded_ns, *late.values())
-        awaited, ranks = min(awaited, saved), tuple(late)
-    return Unseen(most, awaited, ranks)
+    clear = max(late.values(), default=0.0) >= case.threshold_ns
+    return Unseen(most, awaited, tuple(late) if clear else ranks)
 
 
 def reason_of(case: Case, unseen: Unseen) -> str:
