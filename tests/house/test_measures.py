@@ -18,7 +18,7 @@ WORST = {
     "answers": 1,
     "answer functions": 0,
     "functions that answer": 69,
-    "lines": 11147,
+    "lines": 11143,
 }
 """The values today, as `make measures` prints them with the goal of each.
 

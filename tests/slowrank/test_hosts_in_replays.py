@@ -48,7 +48,7 @@ def test_copies_of_ranks_have_no_host(tmp_path):
     run, _ = host_bound(tmp_path, pace=one_slow, kernel=long_behind)
     run = replace(run, ranks=tuple(r for r in run.ranks if r.rank not in {1, 5}))
     case = prepared(run, grid(dp=8))
-    model = with_unseen(case, case.timeline, case.found, {})
+    model = with_unseen(case, case.timeline, case.found, {}).model
     hosted = with_hosts(case, model, ())
     assert {len(lines) for _, lines in model.runs} == {8}
     assert {len(hosts) for hosts in hosted.hosts} == {6}

@@ -17,7 +17,7 @@ from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.unrecorded import unrecorded
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, waited_for_unseen
 from tracekit.ingest import load
-from tracekit.step_graph.least_transfers import least_transfers
+from tracekit.step_graph.unseen_ranks import least_transfers
 
 MESH = grid(tp=2, dp=4)
 
@@ -208,8 +208,8 @@ def test_all_unseen_ranks_of_a_group_are_named(tmp_path):
     case = prepared(job(tmp_path, mesh, lost={4, 6}), mesh)
     rows = {c.members: int(np.flatnonzero(case.ops.channel == c.number)[0]) for c in case.ops.channels}
     over = {rows[4, 5, 6, 7]: 10.0, rows[2, 6, 10]: -20.0, rows[0, 4, 8]: 1.0}
-    assert unrecorded._behind(case, over) == (4, 6)
-    assert unrecorded._behind(case, {rows[0, 4, 8]: 1.0}) == (4,)
+    assert unrecorded._behind(case, np.array([*over]), np.array([*over.values()])) == (4, 6)
+    assert unrecorded._behind(case, np.array([rows[0, 4, 8]]), np.array([1.0])) == (4,)
 
 
 @pytest.mark.quick(1)

@@ -8,7 +8,8 @@ import numpy as np
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.matching.channels import Channel
 from tracekit.step_graph.rank_timeline import NEED, POST, RankTimeline
-from tracekit.step_graph.unseen_ranks import _Draft, _like, _named, longer_ns
+from tracekit.step_graph.unseen_delays import longer_ns
+from tracekit.step_graph.unseen_ranks import _Draft, _like, _named
 
 
 def test_overlapping_waits_hold_a_rank_up_once():

@@ -73,3 +73,14 @@ def test_copies_have_no_slow_link(tmp_path, lost):
     finding = analyse(job(tmp_path, grid(tp=2, dp=4), link={(0, 1): 8.0}, lost=lost, layers=6))
     assert (finding.verdict, [s.rank for s in finding.suspects]) == ("slow_link", [0, 1])
     assert finding.what_if.slowdown == pytest.approx(1.164, abs=0.002)
+
+
+@pytest.mark.parametrize(("pace", "replayed"), [(1.0, True), (1.03, False)])
+def test_copies_must_give_complete_waits(tmp_path, pace, replayed):
+    """Ranks 4 and 5 left no trace, and rank 5 costs 1.4 %: after data groups that wait for it tensor groups wait less.
+
+    The recorded ranks alone give the waits of complete tensor groups; with a typical copy of rank 5 these come early.
+    """
+    mesh = grid(tp=2, dp=4)
+    case = prepared(job(tmp_path, mesh, slow={5: pace}, lost={4, 5}, steps=3, jitter=0), mesh)
+    assert (with_typical_unseen(case) is not None) == replayed

@@ -7,7 +7,7 @@ gives, they wait for an unseen rank.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,11 +17,10 @@ from tracekit.matching.channels import Channel
 from tracekit.matching.match import Operations
 from tracekit.rank_events.coded_words import numbered
 from tracekit.rank_events.operation_names import MESSAGES
-from tracekit.step_graph.least_transfers import least_transfers
 from tracekit.step_graph.rank_timeline import RankTimeline
 from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.statistics import Excess
-from tracekit.thresholds.slowrank import MAJORITY
+from tracekit.timing.buffered_sends import as_most_sends, bytes_of
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64, Mask
 
@@ -29,9 +28,26 @@ Place = tuple[Hashable, str, int, int]
 """(channel, kind, step, ordinal of the operation among one member's operations of that kind in that step)."""
 
 
+@dataclass(frozen=True)
+class Copies:
+    """A step model with copies of typical peers for ranks without a trace.
+
+    ranks: the rank of each operation of a copy; these follow the recorded ones.
+    """
+
+    model: StepModel
+    ranks: I64
+
+    @property
+    def lines(self) -> list[list[RankTimeline]]:
+        """The timelines of copies, by run of steps."""
+        first = len(self.model.instance) - len(self.ranks)
+        return [[line for line in lines if (line.events >= first).any()] for _, lines in self.model.runs]
+
+
 def with_unseen(
     run: Measured, model: StepModel, found: Excess, nodes: Mapping[int, str | int]
-) -> StepModel | None:
+) -> Copies | None:
     """Return `model` of `run` with ranks without a trace that work like typical peers; `found` shows which are typical.
 
     `nodes` are the hosts of ranks, as far as known: a rank works like those of its host where all of them are slow.
@@ -53,18 +69,7 @@ def with_unseen(
             if row in by_row
         ]
         lines.append((columns, (*timelines, *added)))
-    return draft.model(tuple(lines))
-
-
-def longer_ns(run: Measured, model: StepModel) -> F64:
-    """Return by operation of `run` how much longer it held its rank up than in `model`, ns."""
-    longer = np.zeros(len(run.ops.rank))
-    for line in (line for _, timelines in model.runs for line in timelines):
-        if (line.events < len(longer)).all():  # operations of ranks without a trace follow
-            np.add.at(longer, *line.held(run.ops))
-    event, stood = model.replay()
-    np.subtract.at(longer, event[event < len(longer)], stood[event < len(longer)])
-    return longer
+    return Copies(draft.model(tuple(lines)), np.array([rank for rank, _ in draft.made], np.int64))
 
 
 def _like(run: Measured, found: Excess, nodes: Mapping[int, str | int], rank: int) -> int | None:
@@ -91,6 +96,49 @@ def _like(run: Measured, found: Excess, nodes: Mapping[int, str | int], rank: in
     return min(far, key=lambda row: (far[row], abs(float(found.mean[row])), row), default=None)
 
 
+def least_transfers(run: Measured) -> tuple[F64, Mask]:
+    """Return by operation (the transfer of complete ones of its kind in a typical group, ns; whether that is shown).
+
+    Without a complete one, the shortest duration, which is a transfer where several replicas recorded the kind: not all
+    of them always wait for an unrecorded rank, unless that is of a stage without any trace. Infinite for operations of
+    unknown groups.
+    """
+    ops, waits, seen = run.ops, run.waits, {run.mesh.stage(rank) for rank in run.ops.ranks}
+    kinds = {row: _kind(run, row) for row in np.flatnonzero((ops.channel >= 0) & run.analysed).tolist()}
+    whole: dict[Hashable, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    shortest: dict[Hashable, float] = defaultdict(lambda: np.inf)
+    replicas: dict[Hashable, set[int]] = defaultdict(set)
+    within = [_replica(run, channel, seen) for channel in ops.channels]
+    for row, kind in kinds.items():
+        shortest[kind] = min(shortest[kind], float(ops.end[row] - ops.start[row]))
+        replicas[kind] |= within[int(ops.channel[row])]
+        if (number := int(ops.instance[row])) >= 0 and waits.complete[number]:
+            whole[kind][int(ops.channel[row])].append(float(waits.transfer[number]))
+    usual = shortest | {
+        kind: float(
+            np.quantile([np.median(ns) for ns in of.values()], 0.5, method="lower")
+        )  # of two the sound one
+        for kind, of in whole.items()
+    }
+    least, shown = np.full(len(ops.start), np.inf), np.zeros(len(ops.start), bool)
+    for row, kind in kinds.items():
+        least[row], shown[row] = usual[kind], kind in whole or len(replicas[kind]) > 1
+    return least, shown
+
+
+def _replica(run: Measured, channel: Channel, stages: Collection[int]) -> set[int]:
+    """Return the replica of the members of `channel`; none where they are of several, or not all of the `stages`."""
+    found = {run.mesh.replica(rank) for rank in channel.members}
+    return found if len(found) == 1 and {run.mesh.stage(r) for r in channel.members} <= set(stages) else set()
+
+
+def _kind(run: Measured, row: int) -> Hashable:
+    """Return the kind of an operation; of a stage, where the size is unknown and stages may move different ones."""
+    channel, token = run.ops.channels[int(run.ops.channel[row])], str(run.ops.token[row])
+    stages = {run.mesh.stage(rank) for rank in channel.members} if bytes_of(token) < 0 else ()
+    return token, channel.p2p, run.shape_of(channel), tuple(sorted(stages))
+
+
 @dataclass
 class _Draft:
     """A step model while operations of unseen ranks are added to it."""
@@ -112,7 +160,7 @@ class _Draft:
         self.partial = [not seen.issuperset(c.members) for c in run.ops.channels]
         self.groups = self._groups()
         self.place = _places(run)
-        self.eager = _eager(run)
+        self.eager = as_most_sends(run.ops, run.buffered.eager)
         self.least, _ = least_transfers(run)
         for row in self._rows():
             at = self._at(row, self.named[int(run.ops.channel[row])])
@@ -242,19 +290,6 @@ def _places(run: Measured) -> I64:
     at = np.arange(len(order))
     place[order] = at - np.maximum.accumulate(np.where(fresh, at, 0))
     return place
-
-
-def _eager(run: Measured) -> Mask:
-    """Return by operation whether it is an eager send; one to an unseen rank counts as most sends with its token do."""
-    ops = run.ops
-    sends = ops.among(("send",))
-    eager = run.buffered.eager & sends
-    token = ops.messages[1]
-    for kind in np.unique(token[sends]).tolist():
-        same = sends & (token == kind)
-        seen = eager[same & (ops.instance >= 0)]
-        eager[same & (ops.instance < 0)] = bool(len(seen)) and float(seen.mean()) > MAJORITY
-    return np.asarray(eager, bool)
 
 
 def _sort_of(ops: Operations, row: int) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 
 from tracekit.matching.clock import Clocks, aligned
 from tracekit.matching.match import Operations, found_done, message_ends
+from tracekit.thresholds.slowrank import MAJORITY
 from tracekit.thresholds.tables import (
     ALWAYS_BUFFERED_BYTES,
     BUFFER_BYTES_A_CHANNEL,
@@ -108,6 +109,18 @@ def bytes_of(token: str) -> int:
     dtype, _, count = token.partition("/")[2].rpartition("/")
     width = next((width for width, pattern in _WIDTHS if pattern.search(dtype)), 0)
     return width * int(count) if width and count.isdigit() else -1
+
+
+def as_most_sends(ops: Operations, shown: Mask) -> Mask:
+    """Return by operation whether it is a send that is `shown`; an unmatched one is as most with its token are."""
+    sends = ops.among(("send",))
+    found = shown & sends
+    token = ops.messages[1]
+    for kind in np.unique(token[sends]).tolist():
+        same = sends & (token == kind)
+        seen = found[same & (ops.instance >= 0)]
+        found[same & (ops.instance < 0)] = bool(len(seen)) and float(seen.mean()) > MAJORITY
+    return np.asarray(found, bool)
 
 
 def members_of_kernel(ops: Operations) -> I64:

@@ -6,7 +6,6 @@ them; one in which such transfers take no time, unless complete operations show 
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,10 +14,10 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.nodes import nodes_with_unseen
 from tracekit.analysis.slowrank.expected.sound_transfers import longest_ns
 from tracekit.analysis.slowrank.wording import ranks_in_words
-from tracekit.step_graph.least_transfers import least_transfers
 from tracekit.step_graph.replay import StepModel
-from tracekit.step_graph.unseen_ranks import longer_ns, with_unseen
-from tracekit.thresholds.slowrank import CLEAR_SHARE, MINOR, MOST_STRETCHED
+from tracekit.step_graph.unseen_delays import explained_ns, left_ns, missed_ns
+from tracekit.step_graph.unseen_ranks import Copies, least_transfers, with_unseen
+from tracekit.thresholds.slowrank import MINOR, MOST_STRETCHED
 from tracekit.units import F64, I64, ms
 
 
@@ -36,15 +35,16 @@ class Unseen:
 
 
 def with_typical_unseen(case: Case) -> Case | None:
-    """`case` with unrecorded ranks in its model; None where they do not matter, or the model misses the recording."""
-    if case.timeline is None or _worst(case, _spent(case)) < case.threshold_ns:
+    """`case` with unrecorded ranks in its model; None where they do not matter, or the model misses more with them.
+
+    The waits in complete operations show which model holds: waits for unrecorded ranks keep their lengths in the other.
+    """
+    rows = _rows(case)
+    copies = _copies(case) if _worst(case, rows, case.ops.exposed[rows]) >= case.threshold_ns else None
+    if copies is None or case.timeline is None or left_ns(case, copies.model) >= case.threshold_ns:
         return None
-    model = with_unseen(case, case.timeline, case.found, nodes_with_unseen(case))
-    if model is None:
-        return None
-    found = replace(case, model=model, seen=case.model)
-    allowed = max(case.residual_ns, CLEAR_SHARE * case.step_ns)
-    return found if found.residual_ns < allowed and _left(found, model) < case.threshold_ns else None
+    better = missed_ns(case, copies.model) <= missed_ns(case, case.timeline)
+    return replace(case, model=copies.model, seen=case.model) if better else None
 
 
 def waited_for_unseen(case: Case, own: F64) -> Unseen:
@@ -53,24 +53,25 @@ def waited_for_unseen(case: Case, own: F64) -> Unseen:
     The bound takes the times `own` (ranks × steps, ns), those without slow recorded ranks, which may hide such a wait,
     and adds the model's error. An operation table has no replay of its waits: all time beyond transfers may be waiting.
     """
-    spent = _spent(case)
-    if not spent:
+    rows = _rows(case)
+    if not len(rows):
         return Unseen(0.0, 0.0, ())
-    rows, held = np.array([*spent], np.int64), _worst(case, spent)
+    exposed = case.ops.exposed[rows].astype(np.float64)
+    held, lasted = _worst(case, rows, exposed), _lasted(case, rows)
+    least, shown = (of[rows] for of in least_transfers(case))
+    sound, sent = np.minimum(least, longest_ns(case, rows, lasted)), np.where(shown, least, 0.0)
+    ranks = _behind(case, rows, np.minimum(lasted - sound, exposed))
     copied = case.timeline if case.seen is not None else None
     model = copied or case.pinned_model.of_traces
-    least, shown = (of[rows] for of in least_transfers(case))
-    sound = np.minimum(least, longest_ns(case, rows, _lasted(case, rows)))
-    longer = np.minimum(_lasted(case, rows) - sound, [*spent.values()])
-    ranks = _behind(case, dict(zip(spent, longer.tolist(), strict=True)))
-    sent = np.where(shown, least, 0.0)
     if model is None:
-        rest = np.array([*spent.values()]) - sent
-        return Unseen(_worst(case, dict(zip(spent, rest.tolist(), strict=True))), 0.0, ranks)
-    awaited = _saved_ns(case, model, rows, sound, case.steps.own)
+        return Unseen(_worst(case, rows, exposed - sent), 0.0, ranks)
     missed = case.pinned_residual_ns if copied is None else case.residual_ns
-    most = _saved_ns(case, model, rows, sent, own) + missed
-    return Unseen(min(most, held), min(awaited, most, held), ranks)
+    most = min(_saved_ns(case, model, rows, sent, own) + missed, held)
+    awaited = min(_saved_ns(case, model, rows, sound, case.steps.own), most)
+    copies = _copies(case) if awaited >= case.threshold_ns else None
+    late = explained_ns(case, copies) if copies else {}
+    clear = max(late.values(), default=0.0) >= case.threshold_ns
+    return Unseen(most, awaited, tuple(late) if clear else ranks)
 
 
 def reason_of(case: Case, unseen: Unseen) -> str:
@@ -86,17 +87,24 @@ def reason_of(case: Case, unseen: Unseen) -> str:
     )
 
 
-def _spent(case: Case) -> dict[int, float]:
-    """The exposed time of the analysed operations that ranks without a trace take part in, or may, ns.
+def _copies(case: Case) -> Copies | None:
+    """The model of recorded ranks with copies of typical ones, if there is any; the case keeps it."""
+    kept: dict[str, Copies | None] = vars(case)
+    if "copies" not in kept and (model := (case.seen or case.model).of_traces):
+        kept["copies"] = with_unseen(case, model, case.found, nodes_with_unseen(case))
+    return kept.get("copies")
+
+
+def _rows(case: Case) -> I64:
+    """The analysed operations that ranks without a trace take part in, or may.
 
     Messages without a known peer and collectives without a known group may have such members.
     """
     ops, missing = case.ops, frozenset(case.missing)
-    if not missing:
-        return {}
-    absent = np.array([*(not missing.isdisjoint(c.members) for c in ops.channels), True])[ops.channel]
-    rows = np.flatnonzero(absent & case.analysed & ((ops.channel >= 0) | ~ops.among(("other",))))
-    return {row: float(ops.exposed[row]) for row in rows.tolist()}
+    absent = np.array([*(not missing.isdisjoint(c.members) for c in ops.channels), bool(missing)])[
+        ops.channel
+    ]
+    return np.flatnonzero(absent & case.analysed & ((ops.channel >= 0) | ~ops.among(("other",))))
 
 
 def _lasted(case: Case, rows: I64) -> F64:
@@ -125,32 +133,20 @@ def _saved_ns(case: Case, model: StepModel, rows: I64, longest: F64, own: F64) -
     return max(model.recorded_ns - model.retimed(fixed=fixed, transfer=transfer).step_ns(own), 0.0)
 
 
-def _left(case: Case, model: StepModel) -> float:
-    """The most that a rank waits longer on one axis than in `model`, ns a step."""
-    over, left = longer_ns(case, model), defaultdict[tuple[int, str], float](float)
-    for row in np.flatnonzero(over).tolist():
-        left[int(case.ops.rank[row]), str(case.axis[row])] += float(over[row])
-    return max(left.values(), default=0.0) / case.steps.count
+def _worst(case: Case, rows: I64, spent: F64 | I64) -> float:
+    """The largest total of what the operations `rows` have `spent` on one rank, ns a step, at most the step."""
+    lost = np.bincount(case.ops.rank[rows], spent, 1)
+    return min(max(float(lost.max()), 0.0) / case.steps.count, case.step_ns)
 
 
-def _worst(case: Case, spent: Mapping[int, float]) -> float:
-    """The largest total of `spent` (by operation) on one rank, ns a step, at most the step; 0 without any."""
-    lost: dict[int, float] = defaultdict(float)
-    for row, value in spent.items():
-        lost[int(case.ops.rank[row])] += value
-    return min(max(0.0, *lost.values(), 0.0) / case.steps.count, case.step_ns)
-
-
-def _behind(case: Case, longer: Mapping[int, float]) -> tuple[int, ...]:
+def _behind(case: Case, rows: I64, longer: F64) -> tuple[int, ...]:
     """The ranks without a trace, by the time that operations with them take `longer`, ns; all if none takes longer.
 
     Unrecorded members of the group in which others wait longest cannot be separated: all are named or none.
     """
     missing = frozenset(case.missing)
-    blame: dict[int, float] = defaultdict(float)
-    groups: dict[tuple[int, ...], float] = defaultdict(float)
-    for row, value in longer.items():
-        number = int(case.ops.channel[row])
+    blame, groups = defaultdict[int, float](float), defaultdict[tuple[int, ...], float](float)
+    for number, value in zip(case.ops.channel[rows].tolist(), longer.tolist(), strict=True):
         members = case.ops.channels[number].members if number >= 0 else ()
         groups[members] += value
         for rank in missing.intersection(members):
