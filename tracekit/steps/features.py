@@ -168,14 +168,14 @@ def loading_ns(run: Run, ops: Operations, steps: Steps, rank: int) -> float:
 def loads_longer(run: Run, ops: Operations, steps: Steps, rank: int, usual: float, by: float) -> bool:
     """Whether `loading_ns` of a rank exceeds the `usual` one `by` so much, ns a step, or more; errors as its.
 
-    Events are read only of a rank with a device that stood still for as long.
+    Events are read only of a rank with a device that was idle for as long.
     """
     most = most_loading_ns(ops, steps, rank)
     return most - usual >= by and loading_ns(run, ops, steps, rank) - usual >= by
 
 
 def most_loading_ns(ops: Operations, steps: Steps, rank: int) -> float:
-    """Return what `loading_ns` is at most: how long its device stood still, ns a step. Reads no events."""
+    """Return what `loading_ns` is at most: how long its device was idle, ns a step. Reads no events."""
     if not (columns := steps.recorded(rank)):
         return 0.0
     begin, end = _still(ops, steps, rank, columns)
@@ -183,7 +183,7 @@ def most_loading_ns(ops: Operations, steps: Steps, rank: int) -> float:
 
 
 def _still(ops: Operations, steps: Steps, rank: int, columns: list[int]) -> Intervals:
-    """When a device stands still in the steps in `columns`, ns; all the time where the rank has none."""
+    """When a device is idle in the steps in `columns`, ns; all the time where the rank has none."""
     _, windows = _windows(ops, steps, rank, columns)
     return idle_within(ops, rank, windows) if ops.per_rank[rank].on_gpu else windows
 

@@ -62,7 +62,7 @@ def _of_stage(run: Measured, spared: I64, waiting: I64, shared: F64) -> F64:
     """`spun_longer` of the ranks of one stage, in order of rows; a few are read, the others are interpolated.
 
     By the time `shared` of compute with communication, whether that waits or transfers: some groups may communicate
-    beside compute when others do not. The ranks that are read are spread over it, up to those that share most and
+    beside compute when others do not. The ranks that are read are spread over it, up to the ones that share most and
     least, so that they do not depend on how ranks are numbered.
     """
     longest = spared[np.argsort(-of_rows(np.nanmean, run.steps.own[spared]), kind="stable")]
