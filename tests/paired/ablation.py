@@ -132,7 +132,7 @@ RULES: Final = (
         "expected.nodes:on_slow_node", "answers.compared_steps:odd_steps",
     )),
     Rule("gaps.lone_transfers:lone_transfers", nothing=[]),
-    *(Rule(place, nothing={}) for place in ("unrecorded.unrecorded:_spent", "hypotheses.dealt_work:_namesakes")),
+    Rule("hypotheses.dealt_work:_namesakes", nothing={}),
     Rule("expected.nodes:lone_links", nothing=set()),
     Rule("expected.excess:throttled", nothing=frozenset()),
     Rule("hypotheses.link_cure:carried_ns", nothing=(0.0, 0.0)),

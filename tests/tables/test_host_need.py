@@ -6,7 +6,7 @@ import pytest
 from tests.slowrank.hosts import KERNELS, LOADING_US, PACE_US, ROUNDS, host_bound
 from tests.tables.rows import events, gemm, launch, row
 from tracekit.analysis.slowrank.opened import opened
-from tracekit.steps.host_work import host_work
+from tracekit.steps.host_work import host_work, pauses
 from tracekit.thresholds.slowrank import QUEUE_ROOM
 
 LAUNCHES_US, MORE_US = ROUNDS * (KERNELS + 1) * PACE_US, 400.0
@@ -93,3 +93,17 @@ def test_a_silent_host_works_where_no_operators_are_recorded():
     recorded = launched([True, True, False], lambda at: [])
     (begins, ends), _ = host_work(recorded)
     assert (ends - begins).sum() / 1000 == pytest.approx(3 * 4000, rel=0.02)
+
+
+def test_a_host_pauses_unless_its_queue_is_full():
+    """It records nothing for 4 ms three times, in the second one behind as many launches as ever."""
+    begins, ends = pauses(launched([True, False, True], lambda at: []))
+    assert (begins / 1000).tolist() == pytest.approx([2, 8002], abs=1)
+    assert (ends / 1000).tolist() == [4000, 12000]
+
+
+def test_recorded_calls_and_operators_are_no_pauses():
+    call = row("cuda_runtime", "cudaStreamSynchronize", 10, 3950, pid=1, tid=1)
+    operator = row("cpu_op", "gloo:all_reduce", 4010, 3950, pid=1, tid=1)
+    rest = launched([True, True, True], lambda at: {10: [call], 4010: [operator]}.get(at, []))
+    assert (pauses(rest)[0] / 1000).tolist() == pytest.approx([8002], abs=1)

@@ -3,8 +3,8 @@
 While a rank is late, the hosts of the others run ahead, and their devices find the next kernels launched. Without the
 delay they would wait for their hosts, so that a step is the sum over its parts of what the slower one of the two needs.
 
-A host works at its own pace and stops where it stopped in the recording. Its clock is that of the wall without its
-stops: each stop moves the moment at which it seems to have begun.
+A host works at its own pace, pauses as long as it did, as for a collection of garbage, and stops where it waited. Its
+clock is that of the wall without its stops: each stop moves the moment at which it seems to have begun.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,14 +14,14 @@ from typing import Self
 
 import numpy as np
 
-from tracekit.intervals import Intervals, covered_until
+from tracekit.intervals import Intervals, covered_until, union
 from tracekit.rank_events.compute import DEVICE_WORK
 from tracekit.rank_events.event_columns import categories, ints
 from tracekit.rank_events.step_marks import launch_rows
 from tracekit.step_graph.rank_timeline import NEED, RankTimeline
 from tracekit.step_graph.replay_levels import Levels
 from tracekit.steps.host_need import on_host
-from tracekit.steps.host_work import HOST_COLUMNS, host_work
+from tracekit.steps.host_work import HOST_COLUMNS, host_work, pauses
 from tracekit.thresholds.slowrank import LAUNCHED_NS, NO_WORK_NS
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64, Mask
@@ -32,14 +32,15 @@ class Host:
     """What the host of one rank did, on the rank's clock; ns."""
 
     working: Intervals
+    busy: Intervals  # when it works, or pauses by itself
     launched: I64  # when it launched kernels, in order
     begun: I64  # kernels of the stream that computes most: when each began
     issued: I64  # when the host launched each
     latency: float  # the shortest time from a launch to its kernel
 
     def worked(self, first: int, times: I64) -> F64:
-        """Return how long the host worked from the moment `first` until each of `times`, ns."""
-        worked = covered_until(self.working, np.append(first, times))
+        """Return how long the host worked or paused from the moment `first` until each of `times`, ns."""
+        worked = covered_until(self.busy, np.append(first, times))
         return np.asarray(worked[1:] - worked[0], np.float64)
 
 
@@ -49,7 +50,7 @@ class HostTimeline:
 
     row: int  # of the rank in Steps
     begin: float  # when it begins the run, after its rank
-    need: float  # how long it works in the whole steps of the run
+    need: float  # how long it works or pauses in the whole steps of the run
     events: I64  # events of its rank that it may delay, in order
     floor: F64  # by event: the rank comes to it no sooner, by what was launched before the host last stopped
     stop: F64  # by event: the host stands until this long after the rank comes to it; mostly negative
@@ -67,6 +68,8 @@ def host_of(run: Measured, rank: int) -> Host | None:
         return None
     events = run.run.events(rank, [*HOST_COLUMNS, "stream"])
     working, launched = host_work(events)
+    paused = pauses(events)
+    busy = union(*(np.append(*sides) for sides in zip(working, paused, strict=True)))
     cat, start = categories(events), ints(events, "ts", 0)
     rows = np.flatnonzero(cat.among(DEVICE_WORK) & ~np.isin(start, source.start))
     if not len(launched):
@@ -78,7 +81,7 @@ def host_of(run: Measured, rank: int) -> Host | None:
     launch = launch_rows(events, cat, rows, source.begins)
     begun, issued = start[rows[launch >= 0]], start[launch[launch >= 0]]
     latency = float((begun - issued).min(initial=LAUNCHED_NS))
-    return Host(working, launched, begun, issued, max(latency, 0.0))
+    return Host(working, busy, launched, begun, issued, max(latency, 0.0))
 
 
 def host_timeline(
@@ -94,7 +97,7 @@ def host_timeline(
     first, until = int(begins[0]), ends[-1:]
     last = int(until[0]) if len(whole) == len(columns) else int(ops.per_rank[rank].window[1])
     begin, wall = _walls(run, line)
-    begins, ends = host.working
+    begins, ends = host.busy
     stops = begins[1:][begins[1:] - ends[:-1] > NO_WORK_NS]
     stops = stops[(stops >= first) & (stops <= min(last, wall[-1]))]
     mine = (host.issued >= first) & (host.begun <= wall[-1])

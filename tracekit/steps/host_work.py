@@ -12,7 +12,7 @@ from tracekit.rank_events.compute import DEVICE_WORK
 from tracekit.rank_events.event_columns import DEVICE_CALLS, categories, ints, truth
 from tracekit.rank_events.stream_waits import HOST_WAIT
 from tracekit.steps.features import LOADER
-from tracekit.thresholds.slowrank import HOST_SILENT_NS, LAUNCHED_NS, OPERATOR_NS, QUEUE_ROOM
+from tracekit.thresholds.slowrank import HOST_SILENT_NS, LAUNCHED_NS, NEARLY_ALL, OPERATOR_NS, QUEUE_ROOM
 from tracekit.units import I64, Mask
 
 HOST_COLUMNS: Final = ["ts", "dur", "cat", "name", "correlation", "pid", "tid"]
@@ -62,6 +62,20 @@ def host_work(events: pa.Table) -> tuple[Intervals, I64]:
     working = subtract(linked, stands)
     every = (np.concatenate(sides) for sides in zip(working, likely, strict=True))
     return union(*every), np.sort(start[launches])
+
+
+def pauses(events: pa.Table) -> Intervals:
+    """Return when a host pauses by itself: it records nothing for long, and its device's queue is not full; ns.
+
+    A call in which it waited for its device would be recorded. A queue may be full with about as many kernels as ever.
+    """
+    cat, start = categories(events), ints(events, "ts", 0)
+    launches = cat.among(DEVICE_CALLS) & truth(events, "name", LAUNCH)
+    mine = _of_launching_threads(events, launches) & (cat.among(DEVICE_CALLS) | (cat == "cpu_op"))
+    begins, ends = union(start[mine], start[mine] + ints(events, "dur", 0)[mine])
+    full = max(NEARLY_ALL * _queued(events, np.sort(start[launches])).max(initial=0), QUEUE_ROOM)
+    free = (begins[1:] - ends[:-1] > HOST_SILENT_NS) & (_queued(events, ends[:-1]) < full)
+    return ends[:-1][free], begins[1:][free]
 
 
 def _likely_work(events: pa.Table, gaps: Intervals) -> Intervals:

@@ -147,10 +147,12 @@ def one_step_costs_more(case: Case, answer: Answer) -> Answer:
     evidence = evidence_of(case)
     once = evidence.lone_once or (evidence.once if evidence.once_in_doubt else None)
     lasts = answer.verdict != "slow_link" and not answer.blames_stage and not answer.candidates
-    if once is None or lasts or any(s.rank in case.ranks_of(once.rows) for s in answer.candidates):
-        return answer
-    if ms(once.gain) <= max((s.lost_ms_high or 0.0 for s in answer.candidates), default=ms(answer.gain)):
+    named = max((s.lost_ms_high or 0.0 for s in answer.candidates), default=ms(answer.gain))
+    if once is None or lasts or ms(once.gain) <= named:
         return answer
     open_ = leave_one_step_open(case, once)
-    candidates = (*open_.candidates, *answer.candidates)
-    return left_open(f"{open_.reason}; in addition, {answer.reason}", open_.to_decide, candidates)
+    late = {s.rank for s in open_.candidates}
+    if any(s.rank in late for s in answer.candidates):
+        return answer
+    reason = f"{open_.reason}; in addition, {answer.reason}"
+    return left_open(reason, open_.to_decide, (*open_.candidates, *answer.candidates))
