@@ -25,7 +25,7 @@ WORST = {
 A role that loads data is a hypothesis with a rule of its own since three rules and a threshold went for it. Described
 hardware is a module, and what sound transfers take on any hardware another. Noise and delays have a module as well, as
 have the work of hosts and their timelines in replays. A rule that adds lines to slowrank pays for them with what it
-replaces; the begin of the first step, attention that lasts and long steps beside open answers added 37 that nothing paid for.
+replaces; nothing paid for 37 lines of the begin of the first step, attention that lasts, and long steps beside others.
 """
 
 
