@@ -64,7 +64,7 @@ ROWS_OF_ONE_STEP = (
     ),
     (
         "profiler that starts on one rank",
-        "the first step of the window is longer, and its kernels are not",
+        "the first step of the window is longer before its first communication, and its kernels are not",
         "an excess in later steps",
         "begin to record on all ranks at one step",
     ),
