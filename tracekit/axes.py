@@ -63,6 +63,9 @@ LEVELS: Final = tuple(
 ROLES: Final = ((TENSOR,), (TENSOR, CONTEXT))
 """Axes along which the first rank may work for all: data is read once a tensor group, or once for each batch."""
 
+SAME_TOKENS: Final = (TENSOR,)
+"""Axes along which ranks compute parts of the same tokens, so that no data make one work longer than another."""
+
 PIECES: Final = (CONTEXT,)
 """Axes along which ranks hold pieces of one sequence, so that causal attention is uneven by design."""
 

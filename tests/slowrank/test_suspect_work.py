@@ -105,6 +105,7 @@ def test_few_tokens_hide_no_slow_device(tmp_path, monkeypatch, few, documents):
         (grid(dp=4), (5, 3, 7), 0, True),  # it changes
         (grid(dp=4), (5, 5, 5), 3, True),  # that of another rank differs as well
         (grid(dp=2, cp=2), (5, 5, 5), 0, True),  # ranks hold pieces of one sequence
+        (grid(tp=4), (5, 3, 7), 0, False),  # the others have the same documents
     ],
 )
 def test_documents_do_not_last(tmp_path, monkeypatch, mesh, beyond, other, documents):
@@ -113,9 +114,11 @@ def test_documents_do_not_last(tmp_path, monkeypatch, mesh, beyond, other, docum
     usual = replace(case.features(0), own=40e6, attention=10e6, matmul=20e6, attention_by_step=(10e6,) * 3)
 
     def features(_, row):
-        more = np.array({2: beyond, 1: (other,) * 3}.get(case.steps.ranks[row], (0.0,) * 3)) * 1e6
+        rank = case.steps.ranks[row]
+        more = np.array({2: beyond, 1: (other,) * 3}.get(rank, (0.0,) * 3)) * 1e6
         taken, longer = tuple((10e6 + more).tolist()), float(more.mean())
-        return replace(usual, own=40e6 + longer, attention=10e6 + longer, attention_by_step=taken)
+        found = replace(usual, own=40e6 + longer, attention=10e6 + longer, attention_by_step=taken)
+        return replace(found, rank=rank)
 
     monkeypatch.setattr(type(case), "features", features)
     assert only_attention(case, [case.steps.ranks.index(2)]) is documents

@@ -151,8 +151,7 @@ def one_step_costs_more(case: Case, answer: Answer) -> Answer:
     if once is None or lasts or ms(once.gain) <= named:
         return answer
     open_ = leave_one_step_open(case, once)
-    late = {s.rank for s in open_.candidates}
-    if any(s.rank in late for s in answer.candidates):
+    if {s.rank for s in open_.candidates} & {s.rank for s in answer.candidates}:
         return answer
     reason = f"{open_.reason}; in addition, {answer.reason}"
     return left_open(reason, open_.to_decide, (*open_.candidates, *answer.candidates))

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.axes import PIECES
+from tracekit.axes import PIECES, SAME_TOKENS
 from tracekit.intervals import inside_each, union
 from tracekit.rank_events.event_columns import Values, categories, ints, matches
 from tracekit.steps.features import COLLECTOR, LOADER, Features, loads_longer
@@ -42,8 +42,7 @@ def peers_of(case: Case, row: int, suspects: Sequence[int], *, other_stages: boo
 def only_attention(case: Case, rows: Sequence[int]) -> bool:
     """Whether the excess of the worst suspect, `rows[0]`, is attention only; a slow device slows products as well.
 
-    Time that tokens and communication explain is not part of the excess: few tokens may hide it. Nor is it only
-    attention if it lasts as no documents do: then its kernels are slow.
+    Time that tokens and communication explain is no part of it: few tokens may hide it. Nor may attention be slow.
     """
     mine, peers = case.features(rows[0]), peers_of(case, rows[0], rows)
     if mine is None or not peers:
@@ -57,18 +56,20 @@ def only_attention(case: Case, rows: Sequence[int]) -> bool:
 
 
 def _lasts(case: Case, mine: Features, peers: Sequence[Features]) -> bool:
-    """Whether attention is equally longer than the peers' in every step, which do not differ: documents change.
+    """Whether attention is longer as no documents make it: a peer with the same ones takes less, or it never changes.
 
-    False where context ranks hold pieces of one sequence, which differ by design.
+    That is, it is as much longer in every step, and the peers agree. Pieces of one sequence differ by design.
     """
+    same = [p.attention for p in peers if p.rank in case.mesh.line(mine.rank, SAME_TOKENS)]
+    if same:
+        return mine.attention > KIND_RATIO * max(same)
     every = [f.attention_by_step for f in (mine, *peers)]
-    steps = {len(found) for found in every}
-    in_pieces = any(case.mesh.sizes[axis] > 1 for axis in PIECES)
-    if in_pieces or len(peers) < STAGE_TELLING_PEERS or len(steps) > 1:
+    unlike = len({len(found) for found in every}) > 1 or any(case.mesh.sizes[axis] > 1 for axis in PIECES)
+    if unlike or len(peers) < STAGE_TELLING_PEERS or len(every[0]) < NO_ACCIDENT:
         return False
     beyond = np.array(every) - np.median(every[1:], axis=0)
     varied = max(float(np.abs(beyond[1:]).max(initial=0.0)), float(np.ptp(beyond[0])))
-    return min(steps) >= NO_ACCIDENT and float(beyond[0].min()) > FAR_MORE * varied
+    return float(beyond[0].min()) > FAR_MORE * varied
 
 
 def dealt_to_its_replica(case: Case, row: int) -> bool:
