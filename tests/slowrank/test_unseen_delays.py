@@ -16,9 +16,9 @@ from tracekit.step_graph.unseen_ranks import with_unseen
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
 
-def explained(case):
+def explained(case, likely=None):
     copies = with_unseen(case, case.timeline, case.found, nodes_with_unseen(case))
-    return explained_ns(case, copies)
+    return explained_ns(case, copies, case.missing if likely is None else likely)
 
 
 def test_a_pipeline_passes_on_waits_of_one_rank():
@@ -82,6 +82,7 @@ def test_few_ranks_are_replayed_one_by_one(tmp_path, monkeypatch, slow):
     mesh = grid(tp=2, cp=2, dp=2)
     case = prepared(job(tmp_path, mesh, slow={slow: 1.3}, lost={1, 4, 5, 6}, steps=3), mesh)
     few = explained(case)
+    assert set(explained(case, likely=())) < set(few)
     monkeypatch.undo()
     every = explained(case)
     assert next(iter(few)) == next(iter(every)) == slow

@@ -6,7 +6,7 @@ as well, have come. A replay of reversed time, from the recorded ends, gives the
 have begun each operation. A rank explains the waits that vanish if it alone begins as late as that, whatever delays it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heappop, heappush
@@ -28,12 +28,13 @@ from tracekit.units import F64, I64
 _NONE: Final = -1  # no event, or no post
 
 
-def explained_ns(run: Measured, copies: Copies) -> dict[int, float]:
+def explained_ns(run: Measured, copies: Copies, likely: Collection[int]) -> dict[int, float]:
     """Return by rank without a trace how long one recorded rank waits that its delay alone explains, ns a step.
 
     The worst comes first; ranks that explain a minor part beside it are left out. Empty where recorded ranks have no
     common clock, or the order of operations depends on times. Halves of the ranks are delayed together until single
-    ones are left, as no rank explains more than it does together with others; behind the first few, halves stay whole.
+    ones are left, as no rank explains more than it does together with others; behind the first few, those ranks of a
+    half stay that are `likely` by other evidence.
     """
     between = [_between(_Shared(run, copies, lines)) for lines in copies.lines if lines]
     known = [part for part in between if part is not None]
@@ -49,7 +50,8 @@ def explained_ns(run: Measured, copies: Copies) -> dict[int, float]:
     while open_ and -open_[0][0] > MINOR * max(found.values(), default=0.0):
         value, ranks = heappop(open_)
         if len(ranks) == 1 or len(found) >= PEERS_SAMPLED:
-            found |= dict.fromkeys(ranks, -value)
+            kept = ranks if len(ranks) == 1 else [rank for rank in ranks if rank in likely]
+            found |= dict.fromkeys(kept, -value)
             continue
         for half in ranks[: len(ranks) // 2], ranks[len(ranks) // 2 :]:
             heappush(open_, (-explained(half), half))

@@ -69,7 +69,7 @@ def waited_for_unseen(case: Case, own: F64) -> Unseen:
     most = min(_saved_ns(case, model, rows, sent, own) + missed, held)
     awaited = min(_saved_ns(case, model, rows, sound, case.steps.own), most)
     copies = _copies(case) if awaited >= case.threshold_ns else None
-    late = explained_ns(case, copies) if copies else {}
+    late = explained_ns(case, copies, ranks) if copies else {}
     clear = max(late.values(), default=0.0) >= case.threshold_ns
     return Unseen(most, awaited, tuple(late) if clear else ranks)
 
