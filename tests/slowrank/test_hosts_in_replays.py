@@ -1,6 +1,7 @@
 """Hosts hold up devices in a replay as they would in a step without the fault."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,8 +10,9 @@ from tests.slowrank.hosts import KERNEL_US, PACE_US, ROUNDS, host_bound
 from tests.slowrank.jobs import grid, prepared
 from tests.slowrank.test_launch_bound import LAST, made
 from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.hypotheses import host_bound as host_bound_room
 from tracekit.analysis.slowrank.hypotheses.candidates import typical_without, usual_of
-from tracekit.analysis.slowrank.hypotheses.host_bound import with_hosts
+from tracekit.analysis.slowrank.hypotheses.host_bound import saved_beside_hosts, with_hosts
 from tracekit.step_graph.unseen_ranks import with_unseen
 
 
@@ -40,6 +42,18 @@ def test_hosts_change_no_recorded_step(tmp_path):
     hosted = with_hosts(case, case.timeline, ())
     assert all(len(hosts) == 8 for hosts in hosted.hosts)
     assert hosted.recorded_ns == pytest.approx(case.timeline.recorded_ns, rel=1e-3)
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("missed", [0.0, 0.5])
+def test_hosts_that_miss_the_recording_bound_nothing(tmp_path, monkeypatch, missed):
+    """The model saves two fifths of a step, and a tenth with hosts, whose step without a cure is longer by `missed`."""
+    case = prepared(host_bound(tmp_path, pace=one_slow, kernel=long_behind)[0], grid(dp=8))
+    model = SimpleNamespace(recorded_ns=10e6, cured=6e6)
+    hosted = SimpleNamespace(recorded_ns=10e6 * (1 + missed), cured=9e6 + 10e6 * missed)
+    monkeypatch.setattr(host_bound_room, "with_hosts", lambda *_: hosted)
+    saved = saved_beside_hosts(case, model, [0], lambda m: m.cured)
+    assert saved == pytest.approx(4e6 if missed else 1e6)
 
 
 @pytest.mark.quick(1)

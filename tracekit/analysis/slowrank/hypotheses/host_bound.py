@@ -48,10 +48,12 @@ def saved_beside_hosts(
 ) -> float:
     """Return what a cure of `rows` saves where the hosts of other ranks may delay them, ns a step.
 
-    `cured` gives the length of a step with it. Small savings, which decide nothing, are returned without hosts.
+    `cured` gives the length of a step with it. Small savings, which decide nothing, are returned without hosts, as are
+    those below the error of a replay with hosts.
     """
     saved = model.recorded_ns - cured(model)
-    if saved < case.suspect_ns or not case.hosts:
+    small = saved < case.suspect_ns or not case.hosts
+    if small or abs(with_hosts(case, model, ()).recorded_ns - model.recorded_ns) >= saved:
         return saved
     hosted = with_hosts(case, model, rows)
     return min(saved, max(hosted.recorded_ns - cured(hosted), 0.0))
