@@ -98,9 +98,14 @@ def test_operations_outside_every_step_are_left_alone():
     assert repaired(rank).op == rank.op
 
 
-def messages(lost, *, peers=(1,), stream=7):
-    """Six sends of rank 0 to each of `peers` in turn; the kernels numbered in `lost` tell their direction alone."""
+def messages(lost, *, peers=(1,), stream=7, mute=0):
+    """Six sends of rank 0 to each of `peers` in turn; the kernels numbered in `lost` tell their direction alone.
+
+    The `mute` ones behind them tell nothing.
+    """
     rows = [gemm(0, 1)]
+    for n in range(10, 10 + mute):
+        rows += [launch(20.0 * n - 6, n + 1), bare(20.0 * n, 5, n + 1, stream=stream)]
     for n in range(6):
         at = 20.0 * n
         told = send(at, 5, 0, peers[n % len(peers)], stream=stream)
@@ -122,6 +127,11 @@ def test_a_message_between_two_peers_stays_open():
 
 def test_most_messages_must_tell_their_peer():
     assert messages({0, 1, 2, 3}).op[0] == "send_recv"
+
+
+@pytest.mark.parametrize(("mute", "op"), [(3, "send"), (4, "send_recv")])
+def test_messages_without_direction_may_go_elsewhere(mute, op):
+    assert messages({1}, mute=mute).op[1] == op
 
 
 def alternating(lost, *, on_gpu=True):

@@ -69,17 +69,20 @@ def named_after(
 def with_lost_peers(rank: RankOps) -> RankOps:
     """Return `rank` with the peers of messages with lost arguments, if their direction is known.
 
-    All other messages of that stream and direction must be equal, and more than the messages without any fact.
+    All other messages of that stream and direction must be equal, and more than the messages without any fact, also of
+    kernels that carry several messages, or of an unknown direction.
     """
     if rank.stream is None or rank.way is None:
         return rank
-    silent = among(rank.op, ("send_recv",)) & (rank.src == UNKNOWN) & (rank.way != 0) & _lone(rank)
+    open_ = among(rank.op, ("send_recv",)) & (rank.src == UNKNOWN)
+    silent = open_ & (rank.way != 0) & _lone(rank)
     source = np.arange(len(rank.op))
     for stream, way in sorted({*zip(rank.stream[silent].tolist(), rank.way[silent].tolist(), strict=True)}):
         here = (rank.stream == stream) & (rank.way == way)
         rows = np.flatnonzero(here & silent)
         recorded = np.flatnonzero(here & among(rank.op, MESSAGES))
-        if stream != UNKNOWN and len(recorded) > len(rows) and _alike(rank, recorded):
+        lost = int((open_ & (rank.stream == stream) & np.isin(rank.way, (way, 0))).sum())
+        if stream != UNKNOWN and len(recorded) > lost and _alike(rank, recorded):
             source[rows] = recorded[0]
     return _taken_over(rank, source)
 
