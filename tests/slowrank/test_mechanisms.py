@@ -10,7 +10,7 @@ from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import cut_at, grid, prepared
 from tests.tables.rows import events
 from tracekit.analysis.mechanisms.calls import launching_threads
-from tracekit.analysis.mechanisms.device import Compared, named, of_device, of_work, surplus
+from tracekit.analysis.mechanisms.device import Compared, named, of_device, of_replaced, of_work, surplus
 from tracekit.analysis.mechanisms.host import of_host
 from tracekit.analysis.mechanisms.pauses import of_pauses, quota
 from tracekit.analysis.slowrank.analyse import analyse
@@ -239,6 +239,18 @@ def test_a_kernel_of_another_library_is_no_additional_work():
 def features(**work):
     none = np.zeros(0, np.int64)
     return Features(0, True, 0, 0, 0, none, 0, 0, 0, 0, 0, 0, 0, (), (), work=work)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "busy", "shown"), [("other", 9e6, 1), ("gemm", 9e6, 0), ("other", 14e6, 0)]
+)
+def test_a_kernel_replaces_that_of_the_peers(kernel, busy, shown):
+    """The rank runs it for 5 ms a step, its peers run another one for 2 ms; they compute for 6 ms in all."""
+    peer = replace(features(norm=Work(2, 1e6), gemm=Work(4, 1e6)), busy=6e6)
+    rank = replace(features(**{"gemm": Work(4, 1e6), kernel: Work(5, 1e6)}), busy=busy)
+    found = of_replaced(rank, [peer, peer])
+    assert [m.name for m in found] == ["one_kernel"] * shown
+    assert all("runs other for 5.00 ms" in m.detail and "norm for 2.00 ms" in m.detail for m in found)
 
 
 def test_one_kind_of_kernels_names_nothing():

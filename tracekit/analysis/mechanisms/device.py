@@ -29,7 +29,7 @@ from tracekit.thresholds.slowrank import (
     STEADY_KIND,
 )
 from tracekit.thresholds.tables import ENOUGH_STEPS
-from tracekit.units import F64, I64
+from tracekit.units import F64, I64, ms
 
 _EXPERTS: Final = re.compile(r"grouped?_?gemm|moe|expert|permute_tokens", re.IGNORECASE)
 _KINDS: Final = (("experts", _EXPERTS), ("attention", ATTENTION), ("matrix_products", MATMUL))
@@ -185,6 +185,28 @@ def surplus(rank: Features, peers: Sequence[Features]) -> Surplus:
     order = np.argsort(-each, kind="stable")
     more = {names[i]: (float(count[i]), float(usual[i])) for i in order.tolist() if added[i]}
     return Surplus(more, left * float(each.sum()))
+
+
+def of_replaced(rank: Features, peers: Sequence[Features]) -> list[Mechanism]:
+    """Return the mechanism of kernels that the rank alone runs for longer than its peers run others in their place.
+
+    Nothing where these explain less than most of its compute beyond theirs.
+    """
+    theirs = {name for peer in peers for name in peer.work}
+    own = {name: work.count * work.each for name, work in rank.work.items() if name not in theirs}
+    others = {
+        name: float(
+            np.median([p.work.get(name, NO_WORK).count * p.work.get(name, NO_WORK).each for p in peers])
+        )
+        for name in sorted(theirs - set(rank.work))
+    }
+    excess = rank.busy - float(np.median([p.busy for p in peers]))
+    over = sum(own.values()) - sum(others.values())
+    if not own or not others or excess <= 0 or over < NAMED_SHARE * excess:
+        return []
+    mine, their = (max(found, key=lambda name: (found[name], name)) for found in (own, others))
+    text = f"it runs {mine} for {ms(own[mine]):.2f} ms a step, and its peers {their} for {ms(others[their]):.2f} ms"
+    return [Mechanism("one_kernel", min(over / excess, 1.0), text)]
 
 
 def of_products(mine: float, peers: float, busy_ns: float, excess_ns: float) -> list[Mechanism]:

@@ -7,7 +7,15 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.mechanisms.device import compared, named, of_device, of_products, of_work, surplus
+from tracekit.analysis.mechanisms.device import (
+    compared,
+    named,
+    of_device,
+    of_products,
+    of_replaced,
+    of_work,
+    surplus,
+)
 from tracekit.analysis.mechanisms.host import of_host
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.suspects import Answer
@@ -75,7 +83,9 @@ def _mechanisms(case: Case, suspect: Suspect, blamed: set[int]) -> tuple[Mechani
     elif source.on_gpu and entry.mechanisms and peers and not entry.on_host:
         rows = case.steps.row(suspect.rank), *peers
         read = [case.kernels(row) for row in rows]
-        found = of_device(compared(read[0], read[1:]))
+        known = [f for row in rows if (f := case.features(row)) is not None]
+        replaced = of_replaced(known[0], known[1:]) if len(known) == len(rows) else []
+        found = replaced or of_device(compared(read[0], read[1:]))
         found = _of_model(case, suspect, peers) or found
     rest = 1.0 - sum(m.share for m in added)
     return named([*added, *(replace(m, share=rest * m.share) for m in found)])
