@@ -18,14 +18,14 @@ WORST = {
     "answers": 1,
     "answer functions": 0,
     "functions that answer": 69,
-    "lines": 11192,
+    "lines": 11193,
 }
 """The values today, as `make measures` prints them with the goal of each.
 
 A role that loads data is a hypothesis with a rule of its own since three rules and a threshold went for it. Described
 hardware is a module, and what sound transfers take on any hardware another. Noise and delays have a module as well, as
 have the work of hosts and their timelines in replays. A rule that adds lines to slowrank pays for them with what it
-replaces; nothing paid for 49 lines of the begin of the first step, attention that lasts, and long steps beside others.
+replaces; nothing paid for 50 lines of the begin of the first step, attention that lasts, and long steps beside others.
 """
 
 

@@ -106,6 +106,7 @@ def test_few_tokens_hide_no_slow_device(tmp_path, monkeypatch, few, documents):
         (grid(dp=4), (5, 5, 5), 3, True),  # that of another rank differs as well
         (grid(dp=2, cp=2), (5, 5, 5), 0, True),  # ranks hold pieces of one sequence
         (grid(tp=4), (5, 3, 7), 0, False),  # the others have the same documents
+        (grid(tp=4), (5, 0, 7), 0, True),
     ],
 )
 def test_documents_do_not_last(tmp_path, monkeypatch, mesh, beyond, other, documents):

@@ -56,16 +56,17 @@ def only_attention(case: Case, rows: Sequence[int]) -> bool:
 
 
 def _lasts(case: Case, mine: Features, peers: Sequence[Features]) -> bool:
-    """Whether attention is longer as no documents make it: a peer with the same ones takes less, or it never changes.
+    """Whether attention is longer as no documents make it: in each of several steps peers with the same ones take less.
 
-    That is, it is as much longer in every step, and the peers agree. Pieces of one sequence differ by design.
+    Or it is as much longer in every step, and the peers agree. Pieces of one sequence differ by design.
     """
-    same = [p.attention for p in peers if p.rank in case.mesh.line(mine.rank, SAME_TOKENS)]
-    if same:
-        return mine.attention > KIND_RATIO * max(same)
     every = [f.attention_by_step for f in (mine, *peers)]
-    unlike = len({len(found) for found in every}) > 1 or any(case.mesh.sizes[axis] > 1 for axis in PIECES)
-    if unlike or len(peers) < STAGE_TELLING_PEERS or len(every[0]) < NO_ACCIDENT:
+    if len({len(found) for found in every}) > 1 or len(every[0]) < NO_ACCIDENT:
+        return False
+    same = [p.attention_by_step for p in peers if p.rank in case.mesh.line(mine.rank, SAME_TOKENS)]
+    if same:
+        return bool((np.array(every[0]) > KIND_RATIO * np.max(same, axis=0)).all())
+    if len(peers) < STAGE_TELLING_PEERS or any(case.mesh.sizes[axis] > 1 for axis in PIECES):
         return False
     beyond = np.array(every) - np.median(every[1:], axis=0)
     varied = max(float(np.abs(beyond[1:]).max(initial=0.0)), float(np.ptp(beyond[0])))
