@@ -139,9 +139,9 @@ class ClockErrors(NamedTuple):
 class Arrivals(NamedTuple):
     """How long units waited for the last one, ns; an entry a group and column."""
 
-    lead: F64  # the unit that waited least
-    beside: F64  # the one that waited least of those that did not come with the last; 0 where all did
-    spread: F64  # the unit that waited most
+    lead: F64  # the shortest wait
+    beside: F64  # the shortest wait of units that came before the last one; 0 where all came with it
+    spread: F64  # the longest wait
 
     def tell(self, apart: float, *, collective: bool) -> bool:
         """Whether units waited far longer than their ends are `apart`, ns.
