@@ -39,6 +39,14 @@ BAD = {
     "cut short": (b'{"schemaVersion": 1, "dev', "ends before its `traceEvents`"),
     "cut early": (json.dumps(document())[:160].encode(), "cut off before its first whole event"),
     "no events": (b'{"traceEvents": []}', "it is empty: the profiler recorded nothing"),
+    "times in another unit": (
+        json.dumps({"traceEvents": [{"ph": "X", "name": "aten::mm", "ts": 5.1e21, "dur": 2e12}]}).encode(),
+        "it has 1 events without a start",
+    ),
+    "begin alone": (
+        json.dumps({"traceEvents": [{"ph": "B", "name": "aten::mm", "ts": 5, "pid": 1, "tid": 1}]}).encode(),
+        "it has 1 events that begin without an end",
+    ),
     "no rank": (json.dumps(document(rank=None)).encode(), "its rank is unknown"),
     "zip": (b"PK\x03\x04...", "zip archive"),
     "corrupt gzip": (b"\x1f\x8b\x08\0\0\0\0\0\0\x03\xff\xff\xff\xff\xff\xff\xff", "gzip"),

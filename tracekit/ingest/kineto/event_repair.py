@@ -182,6 +182,22 @@ SAID = {
     "unpaired_begin_end": "begin without end, or end without begin; dropped",
 }
 """Detail of each kind of repair; the scanner and its helpers count them by these names."""
+DROPPED = {
+    "absurd_timestamp": "that start beyond every clock",
+    "malformed_event": "that are no valid JSON objects",
+    "missing_timestamp": "without a start in microseconds that a clock can show",
+    "oversized_event": "too large to be read",
+    "unpaired_begin_end": "that begin without an end, or end without a begin",
+}
+"""The repairs that leave an event out, as words behind their number."""
+
+
+def left_out(issues: Counter[str]) -> str:
+    """Return why no event of a file is kept: what was left out; empty where nothing was."""
+    found = [f"{issues[kind]} events {said}" for kind, said in DROPPED.items() if issues[kind]]
+    if not found:
+        return ""
+    return f"no event of it can be used: it has {', '.join(found)}; export it again with torch.profiler"
 
 
 def quality_rows(

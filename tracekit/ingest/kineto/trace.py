@@ -19,7 +19,7 @@ from tracekit.ingest.kineto.compiled.scanner_code import scanner
 from tracekit.ingest.kineto.contents import ASCEND, EMPTY, MARKS_ONLY, MERGED, OTHER_PROGRAM, Contents
 from tracekit.ingest.kineto.event_array import EventBuffer
 from tracekit.ingest.kineto.event_fields import within_bounds
-from tracekit.ingest.kineto.event_repair import Pairing, Repair, quality_rows
+from tracekit.ingest.kineto.event_repair import Pairing, Repair, left_out, quality_rows
 from tracekit.ingest.kineto.group_membership import FileGroups, MembershipCodes, listed_groups
 from tracekit.ingest.kineto.scanner import EventsOf, ScanRecord, scan
 from tracekit.ingest.write import EventWriter, begun_later
@@ -93,7 +93,8 @@ def read_kineto(
             return _not_scanned(stream, source.label, record, rank)
         if record.bare and not record.phases and not record.truncated:
             return FileResult(source.label, "foreign", "a JSON array without trace events", rank)
-        reason = _of_others(scanned.held, unknown_rank) or _useless(scanned, "" if unknown_rank else why)
+        no_rank = UNKNOWN_RANK.format(why) if why and not unknown_rank else ""
+        reason = _nothing(scanned) or _of_others(scanned.held, unknown_rank) or _idle(scanned) or no_rank
         if reason:
             return FileResult(source.label, "rejected", reason, rank)
         result = _finish(stream, source, out, scanned, writer, (rank or 0, groups))
@@ -171,14 +172,19 @@ def _of_others(held: Contents, unknown_rank: str) -> str:
     return OTHER_PROGRAM if unknown_rank and not held.torch else ""
 
 
-def _useless(scanned: _Scanned, why: str) -> str:
-    """Why the events yield no table, empty where they do; `why` says why there is no rank, empty where there is one."""
-    record = scanned.record
-    if scanned.first > scanned.last:
-        return "it is cut off before its first whole event" if record.truncated else EMPTY
-    if not scanned.held.works and not record.truncated:
-        return MARKS_ONLY if scanned.held.steps else EMPTY
-    return UNKNOWN_RANK.format(why) if why else ""
+def _nothing(scanned: _Scanned) -> str:
+    """Why no event of the file is kept; empty where any is."""
+    if scanned.first <= scanned.last:
+        return ""
+    cut = "it is cut off before its first whole event" if scanned.record.truncated else ""
+    return cut or left_out(scanned.record.issues) or EMPTY
+
+
+def _idle(scanned: _Scanned) -> str:
+    """Why the file's events show no work of CPU or GPU; empty where they do, or its end is lost."""
+    if scanned.held.works or scanned.record.truncated:
+        return ""
+    return MARKS_ONLY if scanned.held.steps else EMPTY
 
 
 def _finish(
