@@ -18,7 +18,7 @@ WORST = {
     "answers": 1,
     "answer functions": 0,
     "functions that answer": 69,
-    "lines": 11193,
+    "lines": 11200,
 }
 """The values today, as `make measures` prints them with the goal of each.
 

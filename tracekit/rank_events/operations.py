@@ -84,7 +84,7 @@ def rank_ops(
     stream = ints(events, "stream", -1)[carriers]
     issued = issue_times(_launches(joined.launch, marked=marked), stream, start[carriers], start, begins)
     asked = (events, cat, comm, carriers, issued, start, end, launches, _received(args.op, joined.kernel))
-    ready, used, usable = ready_times(*asked) if on_gpu else (None, None, None)
+    ready, used, usable = ready_times(*asked, begins) if on_gpu else (None, None, None)
     lane = np.where(among(args.op, UNDIRECTED), -1, host.tid[rows]) if threaded else stream
     return RankOps(
         rank, on_gpu, start[carriers], end[rows[joined.last]], args.op, args.token, args.group, args.src, args.dst,

@@ -7,6 +7,7 @@ its host was in a synchronising call; it also waits for what is ahead of it on i
 
 import re
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final
@@ -164,7 +165,7 @@ UNKNOWN = -1
 
 def ready_times(
     events: pa.Table, cat: Column, comm: Mask, rows: I64, launch: I64, start: I64, end: I64,
-    launches: I64, received: Mask | None = None,
+    launches: I64, received: Mask | None = None, begins: Sequence[int] = (),
 ) -> tuple[I64, I64, I64]:  # fmt: skip
     """Return when each communication kernel of `rows` could have started, and when compute used what it `received`; ns.
 
@@ -172,7 +173,8 @@ def ready_times(
     launched before it, and never after its recorded start. The second is the start of the first kernel there that was
     launched after the host had waited for the message. The third is when compute may have used it at the earliest,
     where the host has fewer waits than messages: a stream that waits for a message leaves no record. UNKNOWN without a
-    launch. `start`, `end` and `launches` (rows) are per event, `launch` per row.
+    launch, and in a later window than that of the message: the uses behind a window are lost. `start`, `end` and
+    `launches` (rows) are per event, `launch` per row, `begins` of windows.
     """
     known = launch < start[rows]
     compute = np.flatnonzero((cat == "kernel") & ~comm)
@@ -194,13 +196,17 @@ def ready_times(
     used = np.full(len(rows), UNKNOWN)
     mine = np.flatnonzero(known if received is None else received & known)
     used[mine] = _first_uses((start[waits], end[waits]), launch[mine], end[rows[mine]], start[main], launched)
-    all_waited = 0 < len(mine) <= len(waits)
-    usable = (
-        np.full(len(rows), UNKNOWN)
-        if all_waited
-        else _earliest_uses(launch, end[rows], start[main], launched)
-    )
-    return ready, used, np.where(known, usable, UNKNOWN)
+    usable = np.full(len(rows), UNKNOWN)
+    if not 0 < len(mine) <= len(waits):
+        usable = _earliest_uses(launch, end[rows], start[main], launched)
+    used, usable = (_in_window(use, start[rows], begins) for use in (used, np.where(known, usable, UNKNOWN)))
+    return ready, used, usable
+
+
+def _in_window(used: I64, begin: I64, windows: Sequence[int]) -> I64:
+    """Return when each message that begins at `begin` was `used`; UNKNOWN in a window that begins after it; ns."""
+    same = np.searchsorted(windows, used, "right") == np.searchsorted(windows, begin, "right")
+    return np.where(same, used, UNKNOWN)
 
 
 def _first_uses(calls: tuple[I64, I64], launch: I64, done: I64, begin: I64, launched: I64) -> I64:

@@ -37,6 +37,9 @@ class Host:
     begun: I64  # kernels of the stream that computes most: when each began
     issued: I64  # when the host launched each
     latency: float  # the shortest time from a launch to its kernel
+    called: (
+        bool  # whether its operators were recorded; without them it may do anything while nothing is recorded
+    )
 
     def worked(self, first: int, times: I64) -> F64:
         """Return how long the host worked or paused from the moment `first` until each of `times`, ns."""
@@ -81,7 +84,7 @@ def host_of(run: Measured, rank: int) -> Host | None:
     launch = launch_rows(events, cat, rows, source.begins)
     begun, issued = start[rows[launch >= 0]], start[launch[launch >= 0]]
     latency = float((begun - issued).min(initial=LAUNCHED_NS))
-    return Host(working, busy, launched, begun, issued, max(latency, 0.0))
+    return Host(working, busy, launched, begun, issued, max(latency, 0.0), bool((cat == "cpu_op").any()))
 
 
 def host_timeline(

@@ -101,6 +101,7 @@ class _Level:
     flops: float | None
     work: dict[str, Work]
     devices: frozenset[str]  # the models of their devices, `""` where unknown
+    cut: float  # pieces a step that windows may cut at their edges, below one of each name
 
 
 def _work_of(run: Measured, rows: I64, others: I64) -> tuple[Amount, float]:
@@ -129,7 +130,9 @@ def _level(run: Measured, rows: I64) -> _Level | None:
     own, busy = (float(np.median([getattr(f, part) for f in read])) for part in ("own", "busy"))
     names = {r.rank: r.device for r in run.run.ranks}
     devices = frozenset(names[f.rank] for f in read)
-    return _Level(own, busy, float(np.median(known)) if len(known) == len(flops) else None, work, devices)
+    cuts = [len(run.ops.per_rank[f.rank].begins) / f.steps for f in read]
+    cut = max((share for share in cuts if share < 1.0), default=0.0)
+    return _Level(own, busy, float(np.median(known)) if len(known) == len(flops) else None, work, devices, cut)
 
 
 def _pairs(quick: _Level, usual: _Level) -> Iterator[tuple[Work, Work, bool]]:
@@ -177,13 +180,13 @@ def _unlike_ns(quick: _Level, usual: _Level, *, on_gpus: bool) -> float:
     spent, as_often = 0.0, True
     other_device = "" not in quick.devices | usual.devices and not quick.devices & usual.devices
     for mine, theirs, renamed in _pairs(quick, usual):
-        often = _equal(mine.count, theirs.count)
+        often = _equal(mine.count, theirs.count, max(quick.cut, usual.cut))
         as_often &= often
         if not often or not (products or (renamed and other_device) or _equal(mine.blocks, theirs.blocks)):
             spent += max(mine.count * mine.each, theirs.count * theirs.each)
     return min(spent, max(usual.busy - quick.busy, 0.0)) if as_often and on_gpus else spent
 
 
-def _equal(one: float, two: float) -> bool:
-    """Whether two amounts are equal but for what windows cut off; false where one is unknown (NaN)."""
-    return abs(one - two) <= LITTLE_SHARE * max(one, two)
+def _equal(one: float, two: float, cut: float = 0.0) -> bool:
+    """Whether two amounts are equal but for the `cut` of windows, or nearly; false where one is unknown (NaN)."""
+    return abs(one - two) <= max(LITTLE_SHARE * max(one, two), cut)

@@ -27,11 +27,15 @@ Model = StepModel | TableModel
 
 
 def with_hosts(case: Case, model: StepModel, rows: Iterable[int]) -> StepModel:
-    """Return `model` in which the hosts of a sample of ranks may delay them, but for those of the cured `rows`."""
+    """Return `model` in which the hosts of a sample of ranks may delay them, but for those of the cured `rows`.
+
+    Where a cure saves most, no host delays its rank that works only by assumption, as without recorded operators.
+    """
     asked = id(model), frozenset(rows)
     if asked not in case.hosted:
         every = with_hosts(case, model, ()) if asked[1] and not model.hosts else model
-        hosts = every.hosts or host_timelines(case, case.hosts, model.runs)
+        known = {row: h for row, h in case.hosts.items() if h.called or model is not case.free_model}
+        hosts = every.hosts or host_timelines(case, known, model.runs)
         case.hosted[asked] = model, model.beside(hosts, asked[1])
     return case.hosted[asked][1]
 
