@@ -28,7 +28,7 @@ def traced(ranks, folder, *faults):
 @pytest.mark.slow
 def test_the_slow_tensor_rank_of_an_engine_is_named(ranks, tmp_path):
     found, config = traced(ranks, tmp_path / "slow", "slow_compute:rank=1,factor=3")
-    assert found.verdict == "slow_rank", found.why
+    assert found.verdict == "slow_rank", found.reason
     assert [suspect.rank for suspect in found.suspects] == [1]
     assert len(found.steps.analysed) == config.steps - 1
     kinds = {kind for kind, _ in WORK.steps(1)}
@@ -39,7 +39,7 @@ def test_the_slow_tensor_rank_of_an_engine_is_named(ranks, tmp_path):
 def test_a_healthy_engine_is_not_accused_of_much(ranks, tmp_path):
     """Other work on this machine may make ranks late, but not by what the planted fault costs."""
     found, _ = traced(ranks, tmp_path / "healthy")
-    assert found.verdict in {"healthy", "inconclusive"} or found.what_if.slowdown < 1.15, found.why
+    assert found.verdict in {"healthy", "inconclusive"} or found.what_if.slowdown < 1.15, found.reason
 
 
 def test_steps_to_trace_leave_the_first_out():

@@ -7,10 +7,9 @@ from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.ingest import load
 
 
-@pytest.mark.parametrize("seed", [9100239, pytest.param(9300262, marks=pytest.mark.slow)])
-def test_an_interval_allows_for_unmatched_waits(tmp_path, seed):
-    """59 % of the exposed communication of the first is not matched; the likely model of the second misses 24 ms."""
-    case = make(seed)
+def test_an_interval_allows_for_unmatched_waits(tmp_path):
+    """59 % of the exposed communication is not matched."""
+    case = make(9100239)
     save(case, tmp_path)
     found = analyse(load([str(tmp_path)]), explain=True)
     assert found.coverage.matched < 1
