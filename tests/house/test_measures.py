@@ -12,13 +12,13 @@ WORST = {
     "texts": 0,
     "thresholds": 45,
     "own thresholds": 31,
-    "one importer": 0.26,
+    "one importer": 0.25,
     "chain": 22,
     "reached": 165,
     "answers": 1,
     "answer functions": 0,
-    "functions that answer": 69,
-    "lines": 11200,
+    "functions that answer": 60,
+    "lines": 11086,
 }
 """The values today, as `make measures` prints them with the goal of each.
 

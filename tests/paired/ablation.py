@@ -31,6 +31,7 @@ from tracekit.analysis.slowrank.case import build
 from tracekit.analysis.slowrank.decision.decide import CHALLENGES, concluded
 from tracekit.analysis.slowrank.decision.decide import RULES as DECISION
 from tracekit.analysis.slowrank.decision.gaps import GAPS
+from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.mechanisms import refined
 from tracekit.errors import TracekitError
 from tracekit.report.slowrank_json import slowrank_document
@@ -163,6 +164,10 @@ SEEDS: Final = {
 def instead(rule: Rule, other: Callable[..., Any]) -> Iterator[None]:
     """Put a function in the place of a rule, wherever it was imported."""
     original, changed = rule.function(), []
+    for measured in vars(Evidence).values():
+        if getattr(measured, "measure", None) is original:
+            measured.measure = other
+            changed.append((measured, "measure", original))
     for module in [m for name, m in sys.modules.items() if name.startswith("tracekit.")]:
         for name, value in list(vars(module).items()):
             if value is original:

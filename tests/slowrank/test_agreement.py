@@ -5,12 +5,14 @@ from dataclasses import replace
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
-from tracekit.analysis.slowrank.answers import culprit_answers
 from tracekit.analysis.slowrank.decision.decide import decide
 from tracekit.analysis.slowrank.hypotheses import suspect_work
+from tracekit.analysis.slowrank.hypotheses.excess_parts import Explained
 from tracekit.analysis.slowrank.suspects import agrees, explain_rank
 from tracekit.findings import Evidence, Suspect
 from tracekit.steps.host_need import FREE, MOSTLY
+
+EXPLAIN = "tracekit.analysis.slowrank.suspects.explain_rank"
 
 
 def suspect(lost, cause, own, busy, gaps):
@@ -50,7 +52,7 @@ def answer(folder, monkeypatch, slow, disagreeing, **options):
             return found._replace(evidence=evidence)
         return found
 
-    monkeypatch.setattr(culprit_answers, "explain_rank", told)
+    monkeypatch.setattr(EXPLAIN, told)
     mesh = grid(dp=8)
     return decide(prepared(job(folder, mesh, slow=slow, **options), mesh))
 
@@ -86,7 +88,7 @@ def test_a_host_that_launches_as_fast_is_not_slow(tmp_path, monkeypatch, pace, n
     """Where hosts are hardly quicker than devices, one of them is always the last to launch."""
     monkeypatch.setattr(suspect_work, "launch_pace", lambda _, rank, *__: pace if rank == 3 else 120.0)
     shown = tuple(Evidence(q, 2.0, 0.5, "ms", q) for q in ("own", "busy", "gap"))
-    monkeypatch.setattr(culprit_answers, "explain_rank", lambda *_: ("cpu_launch", shown))
+    monkeypatch.setattr(EXPLAIN, lambda *_: Explained("cpu_launch", shown))
     mesh = grid(dp=8)
     found = decide(prepared(job(tmp_path, mesh, slow={3: 1.5}), mesh))
     assert tuple(s.rank for s in found.suspects) == named

@@ -10,6 +10,7 @@ from tests.slowrank.known import known
 from tracekit.analysis.slowrank.answers.late_hosts import host_launches_late
 from tracekit.analysis.slowrank.decision import decide as deciding
 from tracekit.analysis.slowrank.decision.decide import first_of
+from tracekit.analysis.slowrank.decision.no_culprit import price_may_reach_the_threshold
 from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
 
@@ -50,8 +51,8 @@ def test_a_late_host_leaves_the_job_open(tmp_path, monkeypatch):
     alike = known(  # its work is no longer than the others'
         case, dearest=None, unseen=Unseen(0.0, 0.0, ()), stage=None, link=None, undecided=None, only_step=None
     )
-    for rule in ("rank_nearly_costs", "excess_is_faint"):
-        monkeypatch.setattr(deciding, "RULES", tuple(r for r in deciding.RULES if r.__name__ != rule))
+    others = tuple(rule for rule in deciding.RULES if rule is not price_may_reach_the_threshold)
+    monkeypatch.setattr(deciding, "RULES", others)
     answer, (gap,) = first_of(alike), host_launches_late(alike)
     assert answer.verdict == "inconclusive"
     assert gap.what in answer.reason

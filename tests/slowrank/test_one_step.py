@@ -11,7 +11,7 @@ from tests.slowrank.known import known
 from tests.tables.rows import events
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.answers.open_answers import leave_unseen_open
-from tracekit.analysis.slowrank.decision.no_culprit import rank_may_cost
+from tracekit.analysis.slowrank.decision.no_culprit import price_may_reach_the_threshold
 from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided, compared_little
 from tracekit.analysis.slowrank.gaps.recurrence import costs_in_others, in_one_step, others_prove_health
 from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns, typical_without
@@ -177,7 +177,8 @@ def test_an_accident_is_not_open_for_its_rank(tmp_path):
     once = in_one_step(case)
     row = case.steps.row(3)
     open_ = Undecided((row,), (Price(1e6, 1e6, 1e6),))
+    others = {"stage": None, "link": None, "only_step": None}
     assert once is not None
     assert once.row == row
-    assert rank_may_cost(known(case, undecided=open_, once=once)) is None
-    assert rank_may_cost(known(case, undecided=open_, once=None)) is not None
+    assert price_may_reach_the_threshold(known(case, undecided=open_, once=once, **others)) is None
+    assert price_may_reach_the_threshold(known(case, undecided=open_, once=None, **others)) is not None

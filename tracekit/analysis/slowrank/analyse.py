@@ -5,8 +5,9 @@ comparable ranks. `hypotheses` price explanations by replaying the model, `decis
 open, and `suspects` gives its path DP → PP → CP → TP.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -186,23 +187,20 @@ def _ranks(measured: Evidence, answer: Answer) -> Iterator[Considered]:
     """The ranks with the largest excess or named in the answer, each alone, and the ranks that are slow together."""
     case, limit = measured.case, measured.case.found.limit
     excess = np.nan_to_num(case.found.mean, nan=-np.inf)
-    longest = [int(r) for r in np.argsort(-excess, kind="stable") if excess[r] > 0][:RANKS_SHOWN]
-    for row in dict.fromkeys(
-        [*longest, *(row for row in rows_named(case, answer)[:RANKS_SHOWN] if excess[row] > 0)]
-    ):
-        rank, z = case.steps.ranks[row], float(np.nan_to_num(case.found.z[row]))
-        price, subject = _priced(answer, rank), f"rank {rank} works longer than its peers"
-        price = price or _measured(case, row)
-        found = _considered(case, answer, "rank", subject, (rank,), price, z=z, limit=limit)
-        yield replace(found, longer_ms=ms(float(excess[row])))
+    longest = np.argsort(-excess, kind="stable")[:RANKS_SHOWN].tolist()
+    for row in dict.fromkeys([*longest, *rows_named(case, answer)[:RANKS_SHOWN]]):
+        if excess[row] > 0:
+            rank, z = case.steps.ranks[row], float(np.nan_to_num(case.found.z[row]))
+            price, subject = _priced(answer, rank) or _measured(case, row), "{} works longer than its peers"
+            found = _considered(case, answer, "rank", subject, [rank], price, z=z, limit=limit)
+            yield replace(found, longer_ms=ms(float(excess[row])))
     together = measured.slow
     if together is not None and len(together.rows) > 1:
-        rows, ranks = np.array(together.rows), tuple(case.ranks_of(together.rows))
+        rows, ranks = np.array(together.rows), case.ranks_of(together.rows)
         each = [one for rank in ranks if (one := _priced(answer, rank)) is not None]
         best = answer.gain if set(ranks) == {s.rank for s in answer.suspects} else together.gain
         most = max([most_ns(case, rows), *(one.high for one in each)])  # a set costs what a member does
-        price = Price.between(least_ns(case, rows), best, most)
-        subject = f"{ranks_in_words(ranks)} work longer than their peers"
+        price, subject = Price.between(least_ns(case, rows), best, most), "{} work longer than their peers"
         yield _considered(case, answer, "ranks", subject, ranks, price, z=max(together.z), limit=limit)
 
 
@@ -225,59 +223,53 @@ def _measured(case: Case, row: int) -> Price:
 
 def _others(measured: Evidence, answer: Answer) -> Iterator[Considered]:
     """The hypotheses beside single ranks: a stage, a link, stalls in turn, uneven data, ranks without a trace."""
-    case, stage, link, unseen = measured.case, measured.stage, measured.link, measured.unseen
-    if stage is not None:
-        ranks = tuple(case.ranks_of(stage.rows))
-        subject = f"the stage of {ranks_in_words(ranks)} {'is idle' if stage.idle else 'works'} longer"
-        named = answer.blames_stage
-        yield _considered(case, answer, "stage", subject, ranks, stage.price, z=stage.z, named=named)
-    if (lone := measured.lone) is not None:
-        price = Price.exactly(lone.gain).widened(case.residual_ns)
-        subject = f"rank {case.steps.ranks[lone.row]} is slow compared with ranks of other stages: {lone.comparison}"
-        yield _considered(case, answer, "rank", subject, (case.steps.ranks[lone.row],), price, z=lone.z)
-    if link is not None:
-        subject = (
-            f"transfers at {ranks_in_words(link.ranks)} take {link.ratio:.1f} times as long as their peers'"
+    case, unseen, always = measured.case, measured.unseen, bool(answer.suspects)
+    considered = partial(_considered, case, answer)
+    if (stage := measured.stage) is not None:
+        subject, named = (
+            f"the stage of {{}} {'is idle' if stage.idle else 'works'} longer",
+            answer.blames_stage,
         )
+        yield considered("stage", subject, case.ranks_of(stage.rows), stage.price, z=stage.z, named=named)
+    if (lone := measured.lone) is not None:
+        subject = f"{{}} is slow compared with ranks of other stages: {lone.comparison}"
+        price = Price.exactly(lone.gain).widened(case.residual_ns)
+        yield considered("rank", subject, case.ranks_of([lone.row]), price, z=lone.z)
+    if (link := measured.link) is not None:
+        subject = f"transfers at {{}} take {link.ratio:.1f} times as long as their peers'"
         named = answer.verdict == "slow_link"
-        yield _considered(case, answer, "link", subject, link.ranks, link.price, z=link.z, named=named)
+        yield considered("link", subject, link.ranks, link.price, z=link.z, named=named)
     for kind, found in (("stalls in turn", measured.stalls), ("slow in turn", measured.moving)):
         if found is not None:
-            ranks = tuple(case.ranks_of(found.rows))
-            subject = f"{ranks_in_words(ranks)} work longer in turn"
+            subject = "{} work longer in turn"
             if found is measured.stalls:
-                subject = (
-                    f"hosts of {ranks_in_words(ranks)} stall {'at once' if found.together else 'in turn'}"
-                )
+                subject = f"hosts of {{}} stall {'at once' if found.together else 'in turn'}"
             price = Price.exactly(found.gain).widened(case.residual_ns)
             named = answer.verdict == "imbalance" and answer.gain == found.gain
-            yield _considered(case, answer, kind, subject, ranks, price, named=named)
-    yield from _uneven(measured, answer)
-    if unseen.most > 0:
-        subject = f"the ranks read wait for {ranks_in_words(unseen.ranks)}, and there is no trace of these"
-        price = Price.up_to(unseen.most, unseen.awaited)
-        yield _considered(case, answer, "ranks without a trace", subject, unseen.ranks, price, named=False)
-
-
-def _uneven(measured: Evidence, answer: Answer) -> Iterator[Considered]:
-    """Work that follows the data, and ranks with more work than others of their stage in every step."""
-    case, data, always = measured.case, max(measured.data, measured.tokens), bool(answer.suspects)
-    if data > 0:
-        subject, price = "work follows the data, and the longest rank changes", Price.exactly(data)
-        named = answer.blames_data and not always
-        yield _considered(case, answer, "uneven data", subject, (), price, named=named)
+            yield considered(kind, subject, case.ranks_of(found.rows), price, named=named)
+    if (data := max(measured.data, measured.tokens)) > 0:
+        subject, named = (
+            "work follows the data, and the longest rank changes",
+            answer.blames_data and not always,
+        )
+        yield considered("uneven data", subject, (), Price.exactly(data), named=named)
     if (more := uneven_work(case)) is not None:
-        ranks = tuple(case.ranks_of(more.rows))
-        subject = f"{ranks_in_words(ranks)} have more work than others of their stage"
-        named = answer.blames_data and always
-        yield _considered(case, answer, "more work", subject, ranks, more.price, z=more.z, named=named)
+        subject, named = "{} have more work than others of their stage", answer.blames_data and always
+        yield considered("more work", subject, case.ranks_of(more.rows), more.price, z=more.z, named=named)
+    if unseen.most > 0:
+        subject = "the ranks read wait for {}, and there is no trace of these"
+        price = Price.up_to(unseen.most, unseen.awaited)
+        yield considered("ranks without a trace", subject, unseen.ranks, price, named=False)
 
 
 def _considered(
-    case: Case, answer: Answer, kind: str, subject: str, ranks: tuple[int, ...], price: Price, *,
+    case: Case, answer: Answer, kind: str, subject: str, ranks: Sequence[int], price: Price, *,
     z: float | None = None, limit: float | None = None, named: bool | None = None,
 ) -> Considered:  # fmt: skip
-    """A hypothesis with its outcome; named: whether the answer is it, by default whether it blames `ranks`."""
+    """A hypothesis with its outcome; `subject` holds `{}` for `ranks`.
+
+    named: whether the answer is it, by default whether it blames `ranks`.
+    """
     if named is None:
         named = answer.verdict == "slow_rank" and set(ranks) <= {s.rank for s in answer.suspects}
     least = case.threshold_ns
@@ -291,4 +283,5 @@ def _considered(
     elif z is not None and limit is not None and z <= limit:
         outcome = "not significant"
     price_ms = ms(price.low), ms(price.best), ms(price.high)
-    return Considered(kind, subject, ranks, None, z, limit, *price_ms, outcome)
+    subject = subject.replace("{}", ranks_in_words(ranks))
+    return Considered(kind, subject, tuple(ranks), None, z, limit, *price_ms, outcome)

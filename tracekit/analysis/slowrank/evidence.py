@@ -3,22 +3,18 @@
 A fault hidden behind another costs nothing now and is next in line: `Faults` price it after the cure of the other.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided, in_the_only_step, undecided
 from tracekit.analysis.slowrank.gaps.lone_transfers import LoneTransfers, could_hide, lone_transfers
-from tracekit.analysis.slowrank.gaps.recurrence import (
-    OneStep,
-    costs_in_others,
-    in_one_step,
-    others_prove_health,
-)
+from tracekit.analysis.slowrank.gaps.recurrence import costs_in_others, in_one_step, others_prove_health
 from tracekit.analysis.slowrank.hypotheses.candidates import (
     Hypothesis,
     price,
@@ -33,7 +29,7 @@ from tracekit.analysis.slowrank.hypotheses.link_cure import not_awaiting, withou
 from tracekit.analysis.slowrank.hypotheses.loading_role import Role, role_of_stage, role_of_tensor_groups
 from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault, lone_accident, lone_faults
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage, long_stage
-from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, moving_stalls, moving_work
+from tracekit.analysis.slowrank.hypotheses.moving_stalls import moving_stalls, moving_work
 from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink, slow_link
 from tracekit.analysis.slowrank.price import Price, link_doubt_ns, rank_doubt_ns, stage_doubt_ns
 from tracekit.analysis.slowrank.suspects import longest_takes_turns
@@ -67,6 +63,17 @@ class Gap:
     decides: bool = True
 
 
+_Measured = TypeVar("_Measured")
+
+
+class _OfCase(cached_property[_Measured]):
+    """A property of `Evidence` that is what `measure` finds about its case."""
+
+    def __init__(self, measure: Callable[[Case], _Measured]) -> None:
+        super().__init__(lambda evidence: self.measure(evidence.case))
+        self.measure = measure
+
+
 @dataclass(frozen=True)
 class Evidence:
     """The hypotheses about a case with their prices, and the gaps of its evidence; times in ns a step."""
@@ -78,10 +85,8 @@ class Evidence:
         """The threshold, ns a step: a hypothesis that costs less is not reported."""
         return self.case.threshold_ns
 
-    @cached_property
-    def slow(self) -> Hypothesis | None:
-        """The ranks that work significantly longer than their peers and make the step longer."""
-        return slow_ranks(self.case)
+    slow = _OfCase(slow_ranks)
+    """The ranks that work significantly longer than their peers and make the step longer."""
 
     @cached_property
     def accident(self) -> bool:
@@ -101,10 +106,8 @@ class Evidence:
         """The stage that works longer than the others, or has devices that are idle longer, not by its role."""
         return self._any_stage if self._role_of_stage is None else None
 
-    @cached_property
-    def _any_stage(self) -> LongStage | None:
-        """The stage that works or is idle longer, also by its role."""
-        return long_stage(self.case)
+    _any_stage = _OfCase(long_stage)
+    """The stage that works or is idle longer, also by its role."""
 
     @cached_property
     def _role_of_stage(self) -> Role | None:
@@ -137,15 +140,11 @@ class Evidence:
         roles = [role for role in (role_of_tensor_groups(self.case), self._role_of_stage, *lone) if role]
         return max(roles, key=lambda role: role.price.best, default=None)
 
-    @cached_property
-    def lone_once(self) -> LoneFault | None:
-        """The late host, in one of few steps, of a rank that is alone on its stage."""
-        return lone_accident(self.case)
+    lone_once = _OfCase(lone_accident)
+    """The late host, in one of few steps, of a rank that is alone on its stage."""
 
-    @cached_property
-    def any_link(self) -> SlowLink | None:
-        """The link with transfers that take longer than its peers' transfers, however little it costs."""
-        return slow_link(self.case)
+    any_link = _OfCase(slow_link)
+    """The link with transfers that take longer than its peers' transfers, however little it costs."""
 
     @cached_property
     def link(self) -> SlowLink | None:
@@ -189,20 +188,14 @@ class Evidence:
         cured = typical_without(self.case, self.case.significant(self.case.suspect_ns))
         return waited_for_unseen(self.case, cured)
 
-    @cached_property
-    def stalls(self) -> MovingStalls | None:
-        """Host stalls that move from rank to rank, or hit all ranks in the same step."""
-        return moving_stalls(self.case)
+    stalls = _OfCase(moving_stalls)
+    """Host stalls that move from rank to rank, or hit all ranks in the same step."""
 
-    @cached_property
-    def moving(self) -> MovingStalls | None:
-        """Work beyond chance in single steps of several ranks: each alone would be an accident."""
-        return moving_work(self.case)
+    moving = _OfCase(moving_work)
+    """Work beyond chance in single steps of several ranks: each alone would be an accident."""
 
-    @cached_property
-    def once(self) -> OneStep | None:
-        """The rank that was slow in one step only."""
-        return in_one_step(self.case)
+    once = _OfCase(in_one_step)
+    """The rank that was slow in one step only."""
 
     @cached_property
     def once_in_doubt(self) -> bool:
@@ -220,20 +213,14 @@ class Evidence:
         """The transfers of `unproven`."""
         return [one for one, _ in self.unproven]
 
-    @cached_property
-    def only_step(self) -> Undecided | None:
-        """Ranks that work longer in the only step that they recorded whole."""
-        return in_the_only_step(self.case)
+    only_step = _OfCase(in_the_only_step)
+    """Ranks that work longer in the only step that they recorded whole."""
 
-    @cached_property
-    def undecided(self) -> Undecided | None:
-        """Ranks with a significant excess and a price interval that reaches the threshold."""
-        return undecided(self.case)
+    undecided = _OfCase(undecided)
+    """Ranks with a significant excess and a price interval that reaches the threshold."""
 
-    @cached_property
-    def tokens(self) -> float:
-        """What an uneven distribution of tokens over experts costs."""
-        return uneven_tokens(self.case)
+    tokens = _OfCase(uneven_tokens)
+    """What an uneven distribution of tokens over experts costs."""
 
     @cached_property
     def data(self) -> float:

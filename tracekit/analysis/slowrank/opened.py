@@ -171,12 +171,7 @@ def ranks_of(case: Case) -> RankCoverage:
 
 def quality_of(case: Case, choice: MeshChoice) -> tuple[Quality, ...]:
     """Return the quality rows of the files, the mesh, and what the analysis left out or assumed."""
-    return (*case.run.quality, *choice.quality, *_doubts(case))
-
-
-def _doubts(case: Case) -> list[Quality]:
-    """The quality rows for what the analysis left out or assumed."""
-    rows: list[Quality] = []
+    rows = [*case.run.quality, *choice.quality]
     if case.steps.partial:
         what = f"not recorded whole on enough ranks: {listed(case.steps.partial)}"
         rows.append(Quality("partial_steps", None, len(case.steps.partial), what))
@@ -202,4 +197,4 @@ def _doubts(case: Case) -> list[Quality]:
         waited = f"{ms(float(case.ops.exposed[unread].sum())):.1f} ms"
         what = f"messages without a known peer: compute was idle during them for {waited}, waiting or not"
         rows.append(Quality("messages_without_peer", None, int(unread.sum()), what))
-    return rows
+    return tuple(rows)

@@ -1,7 +1,7 @@
 """An answer and its suspects: the price of each rank, its cause, and its slow steps."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -53,20 +53,9 @@ class Answer:
         return self.cause == STAGE_IMBALANCE
 
 
-def answer_of(
-    verdict: Verdict,
-    cause: Cause | None,
-    reason: str,
-    *,
-    suspects: tuple[Suspect, ...] = (),
-    path: tuple[PathLevel, ...] = (),
-    gain: float = 0.0,
-    candidates: tuple[Suspect, ...] = (),
-    to_decide: str | None = None,
-    unproven: tuple[str, ...] = (),
-) -> Answer:
+def answer_of(verdict: Verdict, cause: Cause | None, reason: str, gain: float = 0.0) -> Answer:
     """Return an answer: the only place that makes one; `gain` in ns a step. Rules call the functions below."""
-    return Answer(verdict, cause, reason, suspects, path, gain, candidates, to_decide, unproven)
+    return Answer(verdict, cause, reason, gain=gain)
 
 
 def blame(
@@ -82,23 +71,23 @@ def blame(
     The cause is that of the first suspect unless given.
     """
     path = descend(case, suspects[0].rank) if suspects else ()
-    cause = cause or suspects[0].cause
-    return answer_of(verdict, cause, reason, suspects=suspects, path=path, gain=gain)
+    blamed = answer_of(verdict, cause or suspects[0].cause, reason, gain)
+    return replace(blamed, suspects=suspects, path=path)
 
 
 def imbalance(reason: str, gain: float, cause: Cause = DATA_IMBALANCE) -> Answer:
     """Return the answer that no rank is to blame for an imbalance, which costs `gain` (ns a step)."""
-    return answer_of("imbalance", cause, reason, gain=gain)
+    return answer_of("imbalance", cause, reason, gain)
 
 
 def left_open(reason: str, to_decide: str | None = None, candidates: tuple[Suspect, ...] = ()) -> Answer:
     """Return an open answer, with the evidence that would decide and the ranks that may be slow."""
-    return answer_of("inconclusive", "unknown", reason, candidates=candidates, to_decide=to_decide)
+    return replace(answer_of("inconclusive", "unknown", reason), candidates=candidates, to_decide=to_decide)
 
 
 def harmless(reason: str, unproven: Sequence[str] = ()) -> Answer:
     """Return the answer that the job is healthy as far as it was compared; `unproven` says what was not."""
-    return answer_of("healthy", None, reason, unproven=tuple(unproven))
+    return replace(answer_of("healthy", None, reason), unproven=tuple(unproven))
 
 
 def cures_of(case: Case, made: Sequence[tuple[Cause, Sequence[int], Price]]) -> tuple[Cure, ...]:
@@ -181,6 +170,16 @@ def suspect_of(
     )  # fmt: skip
 
 
+def explained(
+    case: Case, rows: Sequence[int], prices: Sequence[Price], z: Sequence[float], *, every: bool = False
+) -> tuple[Suspect, ...]:
+    """Return `rows` as suspects with the causes of their excess beyond unsuspected ranks; one price and z for each."""
+    return tuple(
+        suspect_of(case, row, price, at, *explain_rank(case, row, rows), every=every)
+        for row, price, at in zip(rows, prices, z, strict=True)
+    )
+
+
 def up_to(case: Case, most: Mapping[int, float], cause: Cause = "unknown") -> tuple[Suspect, ...]:
     """Return the first candidates, the dearest first; `most` holds by row what each costs at most, ns a step."""
     rows = sorted(most, key=lambda row: (-most[row], row))[:RANKS_LISTED]
@@ -199,11 +198,12 @@ def maybe_slow(case: Case, rows: Sequence[int], most: float) -> tuple[Suspect, .
     return tuple(suspect_of(case, row, price, 0.0, *explain_rank(case, row, rows)) for row in first)
 
 
-def link_end(
-    case: Case, row: int, price: Price, z: float = 0.0, evidence: tuple[Evidence, ...] = ()
-) -> Suspect:
-    """Return the rank in `row` as an end of a slow link that costs `price`, in all steps."""
-    return suspect_of(case, row, price, z, NETWORK, evidence, every=True)
+def link_ends(
+    case: Case, ranks: Iterable[int], price: Price, z: float = 0.0, evidence: tuple[Evidence, ...] = ()
+) -> tuple[Suspect, ...]:
+    """Return the recorded ones of `ranks` as ends of a slow link that costs `price`, in all steps."""
+    rows = [case.steps.row(rank) for rank in ranks if rank in case.steps.ranks]
+    return tuple(suspect_of(case, row, price, z, NETWORK, evidence, every=True) for row in rows)
 
 
 def agrees(suspect: Suspect, no_fault_ms: float = 0.0, spared_ms: float = 0.0) -> bool:

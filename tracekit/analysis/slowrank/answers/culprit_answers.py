@@ -1,16 +1,14 @@
 """Answers that blame ranks or a slow link, each with cause and price; open ones where the evidence proves less."""
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
 from tracekit.analysis.slowrank.answers.imbalance_answers import blame_data
 from tracekit.analysis.slowrank.answers.open_answers import (
     blame_peer_copies,
-    leave_disagreeing_open,
     leave_rank_open,
-    lone_suspect,
     may_be_design,
 )
 from tracekit.analysis.slowrank.case import Case
@@ -33,7 +31,6 @@ from tracekit.analysis.slowrank.hypotheses.candidates import (
 )
 from tracekit.analysis.slowrank.hypotheses.excess_parts import may_be_pace
 from tracekit.analysis.slowrank.hypotheses.link_cure import carried_ns
-from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink
 from tracekit.analysis.slowrank.hypotheses.suspect_work import dealt_to_its_replica, only_attention
@@ -48,13 +45,12 @@ from tracekit.analysis.slowrank.price import (
 from tracekit.analysis.slowrank.suspects import (
     Answer,
     blame,
-    explain_rank,
+    explained,
     left_open,
-    link_end,
+    link_ends,
     stands,
-    suspect_of,
 )
-from tracekit.analysis.slowrank.wording import first_in_words, listed, of_step, ranks_in_words, slow_transfers
+from tracekit.analysis.slowrank.wording import first_in_words, listed, of_step, slow_transfers
 from tracekit.causes import CAUSES, NETWORK
 from tracekit.findings import Evidence, Suspect
 from tracekit.step_graph.statistics import NORMAL_95
@@ -82,21 +78,11 @@ def blame_ranks(case: Case, found: Hypothesis) -> Answer:
     return _blame_proven(case, found)
 
 
-def blame_lone_rank(case: Case, found: LoneFault) -> Answer:
-    """The answer that blames a rank for its fault, which ranks of other stages show."""
-    suspect = lone_suspect(case, found)
-    reason = f"rank {suspect.rank} is slow compared with ranks of other stages: {found.comparison}"
-    return blame(case, f"{reason}; {of_step(case, found.gain)}", (suspect,), found.gain)
-
-
 def _blame_proven(case: Case, found: Hypothesis) -> Answer:
     """The answer that blames slow ranks, or the data where only attention or their replica's documents are longer."""
     if only_attention(case, found.rows) or all(dealt_to_its_replica(case, row) for row in found.rows):
         return blame_data(case, found.gain)
-    suspects = [
-        suspect_of(case, row, lost, z, *explain_rank(case, row, found.rows))
-        for row, lost, z in zip(found.rows, _prices(case, found), found.z, strict=True)
-    ]
+    suspects = list(explained(case, found.rows, _prices(case, found), found.z))
     proven = np.array([stands(case, s, suspects) and not may_be_pace(case, s) for s in suspects])
     if not proven.all():
         return _without_disagreeing(case, suspects, found, proven)
@@ -124,9 +110,20 @@ def _without_disagreeing(case: Case, suspects: list[Suspect], found: Hypothesis,
     sides = rows[proven], rows[~proven]
     rest, dearer = (those_that_cost(case, side) if len(side) else None for side in sides)
     doubt = price(case, dearer) if dearer is not None else 0.0
-    if rest is None or price(case, rest) < max(doubt, case.threshold_ns):
-        return leave_disagreeing_open(case, suspects)
-    return _blame_proven(case, rest)
+    if rest is not None and price(case, rest) >= max(doubt, case.threshold_ns):
+        return _blame_proven(case, rest)
+    first = suspects[int(np.argmin(proven))]
+    reason = f"without rank {first.rank} a step would save {first.lost_ms_per_step:.1f} ms of {ms(case.step_ns):.1f} ms"
+    reason += f", but {_PACE if may_be_pace(case, first) else _DISAGREE}"
+    candidates = tuple(replace(s, confidence=0.0, lost_ms_low=0.0) for s in suspects)
+    return left_open(reason, what_would_decide(case), candidates)
+
+
+_DISAGREE: Final = "its own time exceeds its peers' by less: excess, cost and cause disagree"
+_PACE: Final = (
+    "its gaps may be the usual pace of hosts: where hosts set the pace, only the device of the last host is idle, and "
+    "nothing shows that this host is slower than others"
+)
 
 
 def _with_transfers(
@@ -188,28 +185,22 @@ def _by_compute(case: Case, rows: I64) -> float:
     return float(np.clip(np.nansum(longer) / max(np.nansum(case.found.value[rows]), 1.0), 0.0, 1.0))
 
 
-def shown(case: Case, found: LongStage | SlowLink) -> bool:
-    """Whether the evidence proves a price of `found`: the model reproduces the recording, or the lower bound suffices.
-
-    Where much is unmatched, the model that keeps recorded lengths reproduces the recording best.
-    """
-    least = case.threshold_ns
-    if isinstance(found, SlowLink) and found.doubted:
-        return False
-    if found.price.best < case.residual_ns:
-        return found.price.low >= max(least, case.pinned_residual_ns)
-    return case.coverage.matched == 1 or found.price.low >= least
-
-
 _Found = TypeVar("_Found", LongStage, SlowLink)
 
 
-def least_proven(case: Case, found: _Found) -> _Found:
-    """`found` with its lower bound as the price where the model's error exceeds its likely price."""
-    price = found.price
-    if price.best >= case.residual_ns:
-        return found
-    return replace(found, price=Price(price.low, price.low, price.high))
+def proven(case: Case, found: _Found) -> _Found | None:
+    """`found` where the evidence proves its price: the model reproduces the recording, or the lower bound suffices.
+
+    The lower bound is the price where the model's error exceeds the likely one. Where much is unmatched, the model that
+    keeps recorded lengths reproduces the recording best. None where nothing is proven.
+    """
+    least, price = case.threshold_ns, found.price
+    if isinstance(found, SlowLink) and found.doubted:
+        return None
+    if price.best < case.residual_ns:
+        enough = price.low >= max(least, case.pinned_residual_ns)
+        return replace(found, price=Price(price.low, price.low, price.high)) if enough else None
+    return found if case.coverage.matched == 1 or price.low >= least else None
 
 
 def blame_link(case: Case, link: SlowLink) -> Answer:
@@ -217,29 +208,12 @@ def blame_link(case: Case, link: SlowLink) -> Answer:
     (row,) = CAUSES[NETWORK].signs[0].rows
     evidence = (Evidence(row.what, ms(link.slow_ns), ms(link.peers_ns), "ms"),)
     price = link.price.widened(link_doubt_ns(case, link.price.best, link.z))
-    suspects = link_suspects(case, link, price, evidence)
+    suspects = link_ends(case, link.ranks, price, link.z, evidence)
     named = ", ".join(str(s.rank) for s in suspects)
     took = f"transfers of rank {named} take {link.ratio:.1f} times as long as their peers'"
     reason, gain = f"{took} although all members arrived in time", link.price.best
     answer = blame(case, reason, suspects, gain, "slow_link", NETWORK)
     return replace(answer, slow_channels=link.channels)
-
-
-def blame_both(case: Case, ranks: Answer, link: SlowLink, price: Price, alone: tuple[Price, Price]) -> Answer:
-    """The answer `ranks` with a slow link, which hides them as they hide it.
-
-    `price` is what the link costs once the ranks are cured; `alone` what the cure of either saves first.
-    """
-    each = max(one.best for one in alone)
-    gain = alone[0].best + price.best
-    reason = (
-        f"{first_in_words([s.rank for s in ranks.suspects])} worked longer than its peers, and transfers of "
-        f"{ranks_in_words(link.ranks)} take {link.ratio:.1f} times as long as their peers'; each hides the other: both "
-        f"cures save {of_step(case, gain)}, and either alone {ms(each):.1f} ms or less"
-    )
-    low = ms(alone[0].low)
-    hidden = tuple(replace(s, lost_ms_low=min(low, s.lost_ms_per_step)) for s in ranks.suspects)
-    return replace(ranks, reason=reason, suspects=(*hidden, *link_suspects(case, link, price, ())), gain=gain)
 
 
 def leave_link_open(case: Case, link: SlowLink) -> Answer:
@@ -256,7 +230,8 @@ def leave_link_open(case: Case, link: SlowLink) -> Answer:
     reason += link.layout or (_GUESSED if link.guessed else why)
     unproven = beside or near or link.doubted
     decide = NAME_NODES if link.layout == UNPLACED else _WITHOUT_LINK if unproven else what_would_decide(case)
-    candidates = link_suspects(case, link, Price.between(link.price.low, link.price.best, high), ())
+    price = Price.between(link.price.low, link.price.best, high)
+    candidates = link_ends(case, link.ranks, price, link.z)
     return replace(left_open(reason, decide, candidates), slow_channels=link.channels)
 
 
@@ -265,11 +240,3 @@ _BESIDE = "communication that waits for it slows the compute that overlaps with 
 _WITHOUT_LINK = (
     "record a few steps with these ranks on other hosts, or with another cable, and compare the step times"
 )
-
-
-def link_suspects(
-    case: Case, link: SlowLink, price: Price, evidence: tuple[Evidence, ...]
-) -> tuple[Suspect, ...]:
-    """The recorded ranks at a slow link, each with the `price` of the link."""
-    rows = [case.steps.row(rank) for rank in link.ranks if rank in case.steps.ranks]
-    return tuple(link_end(case, row, price, link.z, evidence) for row in rows)

@@ -3,14 +3,21 @@
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.evidence import Evidence
+from tracekit.analysis.slowrank.evidence import Evidence, Kind
 from tracekit.analysis.slowrank.gaps.lone_transfers import in_words, remedy
 from tracekit.analysis.slowrank.gaps.recurrence import OneStep, step_in_words
-from tracekit.analysis.slowrank.hypotheses.loading_role import Role
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import common_stalls
 from tracekit.analysis.slowrank.hypotheses.uneven_work import uneven_work
 from tracekit.analysis.slowrank.price import rank_doubt_ns
-from tracekit.analysis.slowrank.suspects import Answer, blame, explain_rank, harmless, imbalance, suspect_of
+from tracekit.analysis.slowrank.suspects import (
+    Answer,
+    blame,
+    explain_rank,
+    explained,
+    harmless,
+    imbalance,
+    suspect_of,
+)
 from tracekit.analysis.slowrank.wording import listed, of_step, ranks_in_words
 from tracekit.causes import DATA_IMBALANCE, DATALOADER
 from tracekit.thresholds.slowrank import MAJORITY, MIN_LOST_SHARE
@@ -105,8 +112,11 @@ def role_in_words(case: Case) -> str | None:
     )
 
 
-def blame_role(case: Case, role: Role) -> Answer:
-    """The answer that ranks load data for the others by their role, which costs the step; its one rank is named."""
+def a_role_loads(e: Evidence) -> Answer | None:
+    """Ranks load data for the others by their role, which costs most; a role's one rank is named."""
+    case, role = e.case, e.role
+    if role is None or e.dearest != Kind.ROLE:
+        return None
     ranks = case.ranks_of(role.rows)
     which, groups = "with tensor index 0", "their groups"
     if role.stage is not None:
@@ -140,6 +150,5 @@ def some_ranks_have_more_work(e: Evidence) -> Answer | None:
         "is slow for its work"
     )
     rows = found.rows.tolist()
-    each = {row: explain_rank(case, row, rows) for row in rows}
-    suspects = (suspect_of(case, row, found.price, found.z, *why, every=True) for row, why in each.items())
-    return blame(case, reason, tuple(suspects), found.price.best, "imbalance", DATA_IMBALANCE)
+    suspects = explained(case, rows, [found.price] * len(rows), [found.z] * len(rows), every=True)
+    return blame(case, reason, suspects, found.price.best, "imbalance", DATA_IMBALANCE)

@@ -17,7 +17,7 @@ from tracekit.analysis.slowrank.expected.same_kernels import same_kernels
 from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps
 from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import Answer, explain_rank, imbalance, left_open, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, explained, imbalance, left_open
 from tracekit.analysis.slowrank.wording import of_step
 from tracekit.causes import GPU_COMPUTE
 from tracekit.steps.medians import of_rows
@@ -73,7 +73,7 @@ def _saved(case: Case, row: int, own: F64) -> float:
 
 def _leave_open(case: Case, row: int, lost: float, uneven: float, over: F64) -> Answer:
     """The open answer: the rank in `row` causes `lost` of the `uneven` ns a step; `over` is its excess by step, ns."""
-    candidate = suspect_of(case, row, Price.up_to(lost), 0.0, *explain_rank(case, row, (row,)))
+    (candidate,) = explained(case, (row,), [Price.up_to(lost)], [0.0])
     at = int(np.argmax(over))
     reason = (
         f"work is distributed unevenly and ranks wait {of_step(case, uneven)}, but {ms(lost):.1f} ms of that for rank "
@@ -107,8 +107,7 @@ def with_hidden_rank(case: Case, answer: Answer) -> Answer:
 
 def _leave_hidden_open(case: Case, row: int, factor: float, lost: float, uneven: float) -> Answer:
     """The open answer that the rank in `row` may cost `lost` ns a step beside an imbalance that costs `uneven`."""
-    why = explain_rank(case, row, (row,))
-    candidate = suspect_of(case, row, Price.up_to(lost, lost), 0.0, *why, every=True)
+    (candidate,) = explained(case, (row,), [Price.up_to(lost, lost)], [0.0], every=True)
     reason = (
         f"work is distributed unevenly, which costs {of_step(case, uneven)}, but rank "
         f"{candidate.rank} seems slow as well: kernels that take equally long on its peers take {factor - 1:.0%} "

@@ -17,6 +17,7 @@ behind a link that loses packets, innocent ranks leave late most. A stop behind 
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -25,22 +26,13 @@ from tracekit.analysis.slowrank.evidence import Evidence, Gap
 from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps
 from tracekit.analysis.slowrank.hypotheses.dealt_work import more_data_ns
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import stalls_of_the_same
-from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import maybe_slow, suspect_of, up_to
+from tracekit.analysis.slowrank.suspects import maybe_slow, up_to
 from tracekit.analysis.slowrank.wording import listed, of_step, ranks_in_words
 from tracekit.causes import CPU_LAUNCH
 from tracekit.step_graph.statistics import NO_ROWS, chance_of
 from tracekit.steps.medians import median_of_others
-from tracekit.thresholds.slowrank import (
-    FAR_MORE,
-    LAUNCHED_NS,
-    MAJORITY,
-    MINOR,
-    ONE_STEP_P,
-    RANKS_LISTED,
-    TIME_SLICE_NS,
-)
-from tracekit.units import F64, I64, ms
+from tracekit.thresholds.slowrank import FAR_MORE, LAUNCHED_NS, MAJORITY, MINOR, ONE_STEP_P, TIME_SLICE_NS
+from tracekit.units import F64, I64, Mask, ms
 
 
 def waited_for(case: Case) -> F64:
@@ -51,14 +43,25 @@ def waited_for(case: Case) -> F64:
 
 def _awaited(case: Case) -> Iterator[tuple[int, I64]]:
     """(the last operation to arrive, the other operations) of each collective with all members and launches."""
+    rows, bounds = _instances(case, np.isfinite(case.ops.at_ready))
+    for begin, end in pairwise(bounds.tolist()):
+        last = int(case.waits.last[case.ops.instance[rows[begin]]])
+        yield last, rows[begin:end][rows[begin:end] != last]
+
+
+def _instances(case: Case, among: Mask) -> tuple[I64, I64]:
+    """(operations of complete collectives `among` those chosen, by instance; where each instance begins, and the end).
+
+    Only instances of several operations, one of which is the last to arrive.
+    """
     ops, waits = case.ops, case.waits
-    rows = np.flatnonzero((ops.instance >= 0) & case.analysed & ~case.in_message & np.isfinite(ops.at_ready))
+    rows = np.flatnonzero((ops.instance >= 0) & case.analysed & ~case.in_message & among)
+    rows = rows[waits.complete[ops.instance[rows]]]
     rows = rows[np.argsort(ops.instance[rows], kind="stable")]
-    for members in np.split(rows, np.flatnonzero(np.diff(ops.instance[rows])) + 1) if len(rows) else []:
-        last = int(waits.last[ops.instance[members[0]]])
-        others = members[members != last]
-        if 0 < len(others) < len(members) and waits.complete[ops.instance[last]]:
-            yield last, others
+    _, place, size = np.unique(ops.instance[rows], return_inverse=True, return_counts=True)
+    there = np.bincount(place, rows == waits.last[ops.instance[rows]], len(size)) > 0
+    kept = there & (size > 1)
+    return rows[kept[place]], np.append(0, np.cumsum(size[kept]))
 
 
 def host_launches_late(e: Evidence) -> Iterator[Gap]:
@@ -120,7 +123,7 @@ def _waits(case: Case) -> dict[int, F64]:
     previous collective of the same channel counts.
     """
     steps, ops = case.steps, case.ops
-    order, bounds = _instances(case)
+    order, bounds = _instances(case, _of_peers(case))
     row, column = (place[order] for place in case.place)
     done = ops.at_start[order] - steps.begin[row, column]
     behind, stood = np.full(len(order), np.nan), np.full(len(order), np.nan)
@@ -149,22 +152,11 @@ def _fell_behind(behind: F64, places: tuple[I64, I64, I64]) -> F64:
     return grown
 
 
-def _instances(case: Case) -> tuple[I64, I64]:
-    """(operations of completely recorded collectives of peers alone, by instance; where each instance begins)."""
-    ops, waits = case.ops, case.waits
-    rows = np.flatnonzero((ops.instance >= 0) & case.analysed & ~case.in_message)
-    rows = rows[waits.complete[ops.instance[rows]]]
-    rows = rows[np.argsort(ops.instance[rows], kind="stable")]
-    group = np.zeros(len(ops.ranks), np.int64)
-    for number, peers in enumerate(case.met.peers.groups):
-        group[peers] = number
-    mine = group[np.searchsorted(ops.ranks, ops.rank[rows])]
-    _, place, size = np.unique(ops.instance[rows], return_inverse=True, return_counts=True)
-    first = np.cumsum(size) - size
-    apart = np.bincount(place, mine != mine[first][place], len(size)) > 0 if len(rows) else np.zeros(0, bool)
-    there = np.bincount(place, rows == waits.last[ops.instance[rows]], len(size)) > 0 if len(rows) else apart
-    kept = ~apart & there & (size > 1)
-    return rows[kept[place]], np.append(0, np.cumsum(size[kept]))
+def _of_peers(case: Case) -> Mask:
+    """Whether each operation is on a channel of peers alone."""
+    group = {rank: n for n, peers in enumerate(case.met.peers.groups) for rank in case.ranks_of(peers)}
+    alone = [len({group[m] for m in c.members if m in group}) == 1 for c in case.ops.channels]
+    return np.array([*alone, False])[case.ops.channel]
 
 
 def rank_posts_late(e: Evidence) -> Iterator[Gap]:
@@ -223,12 +215,10 @@ def ranks_leave_late(e: Evidence) -> Iterator[Gap]:
         f"up to {ms(float(longest.max())):.1f} ms in step {listed(steps)}, and the others lose {of_step(case, lost)}: "
         "a stopped process and a slow network would look the same"
     )
-    prices = {row: Price.up_to(min(lost, float(mean[row]))) for row in rows[:RANKS_LISTED]}
-    candidates = tuple(suspect_of(case, row, price, 0.0, "unknown", ()) for row, price in prices.items())
     decide = (
         "look for what stops its process: a debugger, a CPU quota, swapping; or record it on another host"
     )
-    yield Gap(what, lost, decide, candidates)
+    yield Gap(what, lost, decide, up_to(case, {row: min(lost, float(mean[row])) for row in rows}))
 
 
 def _beyond_usual(case: Case, later: F64) -> F64:

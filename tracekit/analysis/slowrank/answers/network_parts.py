@@ -146,11 +146,9 @@ def located(case: Case, answer: Answer) -> Answer:
     loaded = {part for calls in dealt for part in parts_by_load(calls)}
     found = sorted(loaded, key=_order) if loaded else common_parts(transfers_of(case, slow), places)
     parts = tuple(_in_words(case, part, places) for part in found)
-    if not parts and any(of_experts(case, number) for number in slow):
-        return replace(answer, reason=f"{answer.reason}; {UNSEPARATED}")
-    if not parts or all(p.kind == "rank" for p in parts):
-        return replace(answer, network_parts=parts)
-    return replace(answer, network_parts=parts, reason=f"{answer.reason}; {sentence(parts)}")
+    shared = sentence(parts) if any(part.kind != "rank" for part in parts) else ""
+    shared = UNSEPARATED if dealt and not parts else shared
+    return replace(answer, network_parts=parts, reason="; ".join(filter(None, (answer.reason, shared))))
 
 
 def _order(part: Part) -> tuple[int, tuple[object, ...]]:

@@ -11,21 +11,19 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     Undecided,
     tokens_may_explain,
     undecided,
-    what_would_decide,
 )
 from tracekit.analysis.slowrank.gaps.lone_transfers import LoneTransfers, all_could_hide_ns
 from tracekit.analysis.slowrank.gaps.recurrence import OneStep, in_one_step, step_in_words
-from tracekit.analysis.slowrank.hypotheses.excess_parts import may_be_pace
 from tracekit.analysis.slowrank.hypotheses.loading_role import unrecorded_role
 from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault
 from tracekit.analysis.slowrank.price import Price, rank_doubt_ns
 from tracekit.analysis.slowrank.suspects import (
     Answer,
     explain_rank,
+    explained,
     left_open,
-    link_end,
+    link_ends,
     maybe_slow,
-    stands,
     suspect_of,
 )
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, reason_of
@@ -58,7 +56,8 @@ def leave_unseen_open(
     reason = reason_of(case, unseen)
     recorded: tuple[Suspect, ...] = ()
     if (open_ := undecided(case)) is not None:
-        recorded, longer = candidates_of(case, open_), ms(float(case.found.mean[open_.rows[0]]))
+        recorded = explained(case, open_.rows, open_.prices, case.found.z[list(open_.rows)].tolist())
+        longer = ms(float(case.found.mean[open_.rows[0]]))
         reason += f"; rank {recorded[0].rank} works {longer:.1f} ms longer than its peers"
     elif lone is not None:
         recorded = (lone_suspect(case, lone),)
@@ -66,15 +65,16 @@ def leave_unseen_open(
     elif (once := in_one_step(case)) is not None:
         recorded = maybe_slow(case, once.rows, once.gain)
         reason += f"; {step_in_words(case, once)}"
-    both = *recorded, *candidates
+    both = recorded + candidates
     hubs = sorted({r for one in peerless for r in one.hub} & set(case.steps.ranks) - {c.rank for c in both})
     if hubs:
         reason += (
             f"; messages that no others compare with pass {ranks_in_words(hubs)}: a link there may be slow"
         )
-    hidden = {rank: all_could_hide_ns(case, (rank,)) + unseen.most for rank in hubs}
-    ends = (link_end(case, case.steps.row(rank), Price.up_to(most)) for rank, most in hidden.items())
-    return left_open(reason, fewest_traces(case, unseen.ranks), (*both, *ends))
+    for rank in hubs:
+        most = all_could_hide_ns(case, (rank,)) + unseen.most
+        both += link_ends(case, [rank], Price.up_to(most))
+    return left_open(reason, fewest_traces(case, unseen.ranks), both)
 
 
 def lone_suspect(case: Case, found: LoneFault) -> Suspect:
@@ -100,25 +100,9 @@ def leave_one_step_open(case: Case, found: OneStep | LoneFault) -> Answer:
     return left_open(reason, "record more steps: a fault recurs", candidates)
 
 
-def leave_disagreeing_open(case: Case, suspects: Sequence[Suspect]) -> Answer:
-    """The open answer about ranks with an excess that does not support their price: all are candidates."""
-    first = next(s for s in suspects if not stands(case, s, suspects) or may_be_pace(case, s))
-    reason = f"without rank {first.rank} a step would save {first.lost_ms_per_step:.1f} ms of {ms(case.step_ns):.1f} ms"
-    reason += f", but {_PACE if may_be_pace(case, first) else _DISAGREE}"
-    candidates = tuple(replace(s, confidence=0.0, lost_ms_low=0.0) for s in suspects)
-    return left_open(reason, what_would_decide(case), candidates)
-
-
-_DISAGREE: Final = "its own time exceeds its peers' by less: excess, cost and cause disagree"
-_PACE: Final = (
-    "its gaps may be the usual pace of hosts: where hosts set the pace, only the device of the last host is idle, and "
-    "nothing shows that this host is slower than others"
-)
-
-
 def leave_rank_open(case: Case, found: Undecided) -> Answer:
     """The open answer about ranks with an excess: what they may cost, why that is open, and what would decide."""
-    candidates = candidates_of(case, found)
+    candidates = explained(case, found.rows, found.prices, case.found.z[list(found.rows)].tolist())
     works, its = ("work", "their") if len(candidates) > 1 else ("works", "its")
     least, most = ms(found.prices[0].low), ms(found.most)
     reason = (
@@ -149,14 +133,6 @@ _TOKENS: Final = (
 _SIZES: Final = (
     "record the sizes of all-to-alls: torch 2.2 or newer, with ProfilerActivity.CPU and record_shapes=True"
 )
-
-
-def candidates_of(case: Case, found: Undecided) -> tuple[Suspect, ...]:
-    """The ranks of `found` as candidates, each with its cause, its evidence and its price interval."""
-    return tuple(
-        suspect_of(case, row, price, float(case.found.z[row]), *explain_rank(case, row, found.rows))
-        for row, price in zip(found.rows, found.prices, strict=True)
-    )
 
 
 def blame_peer_copies(case: Case, answer: Answer) -> Answer:

@@ -17,7 +17,7 @@ from tracekit.analysis.slowrank.evidence import Evidence, Gap
 from tracekit.analysis.slowrank.expected.like_transfers import message_of
 from tracekit.analysis.slowrank.hypotheses.link_cure import price_of
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import link_end
+from tracekit.analysis.slowrank.suspects import link_ends
 from tracekit.analysis.slowrank.wording import listed, of_step
 from tracekit.findings import Suspect
 from tracekit.matching.message_order import UNKNOWN_SIZE
@@ -153,6 +153,4 @@ def _candidates(case: Case, found: UnsteadyLink) -> tuple[Suspect, ...]:
     if not found.others or found.as_late or len(found.ranks) > RANKS_SHOWN:
         return ()
     price = Price.up_to(found.gain, found.gain)
-    rows = [case.steps.row(rank) for rank in found.ranks if rank in case.steps.ranks]
-    made = (link_end(case, row, price) for row in rows)
-    return tuple(replace(s, steps=found.steps) for s in made)
+    return tuple(replace(s, steps=found.steps) for s in link_ends(case, found.ranks, price))

@@ -1,4 +1,4 @@
-"""Rules that blame: a slow link, ranks, a stage or its loaders, or a rank without a trace that may cost more.
+"""Rules that blame: a slow link, ranks, a stage or its loaders.
 
 `cures_in_order` lists the faults next in line: what the step takes after the cure of the answer's fault, and after each
 further cure.
@@ -9,13 +9,10 @@ from dataclasses import replace
 import numpy as np
 
 from tracekit.analysis.slowrank.answers.culprit_answers import (
-    blame_both,
     blame_link,
-    blame_lone_rank,
     blame_ranks,
-    least_proven,
     leave_link_open,
-    shown,
+    proven,
 )
 from tracekit.analysis.slowrank.answers.imbalance_answers import (
     beside,
@@ -26,7 +23,7 @@ from tracekit.analysis.slowrank.answers.imbalance_answers import (
     elsewhere,
     leave_stage_open,
 )
-from tracekit.analysis.slowrank.answers.open_answers import leave_rank_open, leave_unseen_open
+from tracekit.analysis.slowrank.answers.open_answers import leave_rank_open, lone_suspect
 from tracekit.analysis.slowrank.answers.slow_launch import launched_late
 from tracekit.analysis.slowrank.evidence import Evidence, Faults, Kind
 from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided, bounds_of, least_ns
@@ -35,29 +32,19 @@ from tracekit.analysis.slowrank.hypotheses.data_imbalance import data_explains
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import beside_stalls
 from tracekit.analysis.slowrank.price import everybody_ns, share_in_words
-from tracekit.analysis.slowrank.suspects import Answer, cures_of, explain_rank, in_gaps, left_open
-from tracekit.analysis.slowrank.wording import add_traces, slow_transfers
+from tracekit.analysis.slowrank.suspects import (
+    Answer,
+    blame,
+    cures_of,
+    explain_rank,
+    in_gaps,
+    link_ends,
+)
+from tracekit.analysis.slowrank.wording import add_traces, first_in_words, of_step, slow_transfers
 from tracekit.causes import NETWORK, STAGE_IMBALANCE
 from tracekit.findings import Cause, Cure
 from tracekit.step_graph.delays import by_delays
 from tracekit.units import ms
-
-
-def one_rank_alone(e: Evidence) -> Answer | None:
-    """Only one rank was read, so there is nothing to compare it with."""
-    ranks = e.case.ops.ranks
-    if len(ranks) > 1:
-        return None
-    return left_open(f"only rank {ranks[0]} was read, so it cannot be compared; add the other ranks' traces")
-
-
-def unseen_rank_is_dearer(e: Evidence) -> Answer | None:
-    """The recorded ranks wait for a rank without a trace, and lose at least as much by it as by anything recorded."""
-    dearest, unseen = max(e.prices.values()), e.unseen
-    awaited = max(dearest - e.least, e.case.suspect_ns)
-    if unseen.awaited < awaited or unseen.most < max(e.least, dearest):
-        return None
-    return leave_unseen_open(e.case, unseen, e.lone, e.peerless)
 
 
 def slow_ranks_are_dearest(e: Evidence) -> Answer | None:
@@ -96,11 +83,10 @@ def slow_link_is_dearest(e: Evidence) -> Answer | None:
     link, case, dearest = e.link, e.case, e.dearest == Kind.LINK
     if link is None or not (dearest or _by_design(e)):
         return None
-    if not shown(case, link):
+    if (sure := proven(case, link)) is None:
         return leave_link_open(case, link) if dearest else None
-    proven = least_proven(case, link)
-    reported = dearest or proven.price.best >= e.least
-    answer = _where_unseen_come_later(e, blame_link(case, proven)) if reported else None
+    reported = dearest or sure.price.best >= e.least
+    answer = _where_unseen_come_later(e, blame_link(case, sure)) if reported else None
     return beside(case, answer, _costly_stage(e)) if answer is not None else None
 
 
@@ -118,7 +104,10 @@ def lone_rank_of_a_stage(e: Evidence) -> Answer | None:
         others = tuple(row for row in stage.rows if row != found.row)
         stage = replace(stage, rows=others or stage.rows, price=stage.price.without(found.gain))
     costly = stage is not None and not stage.idle and stage.price.best >= e.least
-    return beside(case, blame_lone_rank(case, found), stage if costly else None)
+    suspect = lone_suspect(case, found)
+    reason = f"rank {suspect.rank} is slow compared with ranks of other stages: {found.comparison}"
+    answer = blame(case, f"{reason}; {of_step(case, found.gain)}", (suspect,), found.gain)
+    return beside(case, answer, stage if costly else None)
 
 
 def long_stage_is_dearest(e: Evidence) -> Answer | None:
@@ -133,27 +122,33 @@ def long_stage_is_dearest(e: Evidence) -> Answer | None:
         return leave_rank_open(case, open_)  # unmatched waits: this rank alone may make the stage long
     if e.data > stage.price.best:
         return blame_data(case, e.data, stage)
-    if not shown(case, stage):
-        return leave_stage_open(case, stage)
-    return _long_stage(e, least_proven(case, stage))
+    sure = proven(case, stage)
+    return leave_stage_open(case, stage) if sure is None else _long_stage(e, sure)
 
 
 def faults_hide_each_other(e: Evidence) -> Answer | None:
     """Slow ranks and a slow link each cost the threshold once the other is cured, although neither does alone."""
-    link, found, case = e.any_link, e.behind_link, e.case
+    case, link, found = e.case, e.any_link, e.behind_link
     if link is None or found is None:
         return None
     faults = Faults(case, found.rows, link)
-    ranks, transfers = faults.price(Kind.RANKS, [Kind.LINK]), faults.price(Kind.LINK, [Kind.RANKS])
-    least = min(ranks.low, transfers.low)
+    transfers = faults.price(Kind.LINK, [Kind.RANKS])
+    least = min(faults.price(Kind.RANKS, [Kind.LINK]).low, transfers.low)
     if least < e.least:
         return None
     answer = _slow_ranks(e, found)
     if answer.verdict != "slow_rank":
         return None
-    alone = faults.price(Kind.RANKS), faults.price(Kind.LINK)
-    both = blame_both(case, answer, link, replace(transfers, low=alone[1].low), alone)
-    return replace(both, least=least)
+    ranks, alone = faults.price(Kind.RANKS), faults.price(Kind.LINK)
+    gain = ranks.best + transfers.best
+    reason = (
+        f"{first_in_words([s.rank for s in answer.suspects])} worked longer than its peers, and "
+        f"{slow_transfers(link.ranks, link.ratio)}; each hides the other: both cures save {of_step(case, gain)}, and "
+        f"either alone {ms(max(ranks.best, alone.best)):.1f} ms or less"
+    )
+    hidden = (replace(s, lost_ms_low=min(ms(ranks.low), s.lost_ms_per_step)) for s in answer.suspects)
+    ends = link_ends(case, link.ranks, replace(transfers, low=alone.low), link.z)
+    return replace(answer, reason=reason, suspects=(*hidden, *ends), gain=gain, least=least)
 
 
 def _by_design(e: Evidence) -> bool:
@@ -191,7 +186,7 @@ def _long_stage(e: Evidence, stage: LongStage) -> Answer:
 def _beside_link(e: Evidence) -> str:
     """The words on an unproven link that may cost the threshold beside a stage; empty without one."""
     link = e.link
-    if link is None or shown(e.case, link):
+    if link is None or proven(e.case, link) is not None:
         return ""
     return (
         f"; {slow_transfers(link.ranks, link.ratio)}, which may cost up to {ms(link.price.high):.1f} ms beside that"
@@ -202,8 +197,8 @@ def _beside_link(e: Evidence) -> str:
 def _slow_ranks(e: Evidence, found: Hypothesis) -> Answer:
     """The answer that blames slow ranks, unless the model errs by more, or data or stalls explain their excess."""
     case = e.case
-    proven = least_ns(case, np.array(found.rows))
-    if found.gain < case.residual_ns and proven < max(e.least, case.pinned_residual_ns):
+    sure = least_ns(case, np.array(found.rows))
+    if found.gain < case.residual_ns and sure < max(e.least, case.pinned_residual_ns):
         why = (
             f"the model of the step puts the cost at {ms(found.gain):.1f} ms, but differs from the recorded steps by "
             f"{ms(case.residual_ns):.1f} ms"
@@ -245,17 +240,16 @@ def cures_in_order(e: Evidence, answer: Answer) -> tuple[Cure, ...]:
     faults = _faults(e, answer, first)
     if first not in faults.kinds:
         return ()
-    done, made = [first], [(first, faults.price(first))]
-    while rest := [kind for kind in faults.kinds if kind not in done]:
-        prices = {kind: faults.price(kind, done) for kind in rest}
+    made = {first: faults.price(first)}
+    while rest := [kind for kind in faults.kinds if kind not in made]:
+        prices = {kind: faults.price(kind, made) for kind in rest}
         kind = max(prices, key=lambda k: prices[k].best)
         if prices[kind].low < e.least:
             break
-        done.append(kind)
-        made.append((kind, prices[kind]))
+        made[kind] = prices[kind]
     if len(made) < 2:
         return ()
-    return cures_of(e.case, [(*_named(e, faults, kind), saved) for kind, saved in made])
+    return cures_of(e.case, [(*_named(e, faults, kind), saved) for kind, saved in made.items()])
 
 
 def _kind_of(answer: Answer) -> Kind | None:
@@ -280,8 +274,8 @@ def _faults(e: Evidence, answer: Answer, first: Kind) -> Faults:
         rows = rows[:0]
     elif first == Kind.LINK:
         found = e.behind_link
-        proven = found is not None and _slow_ranks(e, found).verdict == "slow_rank"
-        rows = np.array(found.rows if found is not None and proven else (), np.int64)
+        sure = found is not None and _slow_ranks(e, found).verdict == "slow_rank"
+        rows = np.array(found.rows if found is not None and sure else (), np.int64)
     return Faults(case, tuple(rows.tolist()), link, costly)
 
 

@@ -25,27 +25,22 @@ Challenge = Callable[[Case, Answer], Answer]
 """Returns what a challenge leaves of an answer; the same object where it does not apply."""
 
 RULES: Final[tuple[Rule, ...]] = (
-    culprits.one_rank_alone,
-    culprits.unseen_rank_is_dearer,
+    no_culprit.one_rank_alone,
+    no_culprit.unseen_rank_is_dearer,
     culprits.slow_ranks_are_dearest,
     culprits.slow_link_is_dearest,
     culprits.lone_rank_of_a_stage,
     culprits.long_stage_is_dearest,
     culprits.faults_hide_each_other,
     no_culprit.unseen_rank_may_cost,
-    no_culprit.a_role_loads,
+    harmless.a_role_loads,
     no_culprit.hosts_stall_in_turn,
     no_culprit.experts_get_uneven_tokens,
     no_culprit.work_is_uneven,
     harmless.some_ranks_have_more_work,
     no_culprit.slow_in_turn,
     no_culprit.slow_in_one_step,
-    no_culprit.rank_may_cost,
-    no_culprit.stage_may_cost,
-    no_culprit.link_may_cost,
-    no_culprit.only_step_may_cost,
-    no_culprit.rank_nearly_costs,
-    no_culprit.excess_is_faint,
+    no_culprit.price_may_reach_the_threshold,
     slow_launch.host_launches_slowly,
     gaps.a_gap_may_hide,
     no_culprit.stage_stands_still,
@@ -70,7 +65,8 @@ def concluded(case: Case) -> tuple[Case, Answer]:
 
 def _challenged(case: Case) -> tuple[Case, Answer]:
     """The answer about all steps of a case after all challenges, and the case that it rests on."""
-    case, answer = _judged(case)
+    case = with_typical_unseen(case) or case  # with ranks without a trace, if that reproduces the recording
+    answer = decide(case)
     for challenge in CHALLENGES:
         left = challenge(case, answer)
         if left is not answer:
@@ -98,12 +94,6 @@ def first_of(evidence: Evidence) -> Answer:
         cures = answer.cures or culprits.cures_in_order(evidence, answer)
         return replace(answer, rules=rules, cures=cures)
     raise AssertionError("the last rule always has something to say")
-
-
-def _judged(case: Case) -> tuple[Case, Answer]:
-    """The answer and its case, with ranks without a trace in its model where that reproduces the recording."""
-    case = with_typical_unseen(case) or case
-    return case, decide(case)
 
 
 def _is_one_of_several(e: Evidence, once: OneStep) -> bool:

@@ -40,7 +40,7 @@ from tracekit.analysis.slowrank.gaps.lone_transfers import (
     remedy,
 )
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import Answer, left_open, link_end
+from tracekit.analysis.slowrank.suspects import Answer, left_open, link_ends
 from tracekit.analysis.slowrank.wording import fewest_traces, listed, of_step, ranks_in_words
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE, RANKS_LISTED
 from tracekit.units import ms
@@ -118,8 +118,8 @@ def waits_are_lopsided(e: Evidence) -> Iterator[Gap]:
         f"rank {case.steps.ranks[found.row]} waits {of_step(case, found.over)} longer than its peers in {found.kind} "
         "operations, and some of these operations were not matched: a slow link or a late rank would look like this"
     )
-    candidate = link_end(case, found.row, Price.up_to(found.over))
-    yield Gap(what, found.over, what_would_decide(case), (candidate,))
+    ends = link_ends(case, case.ranks_of([found.row]), Price.up_to(found.over))
+    yield Gap(what, found.over, what_would_decide(case), ends)
 
 
 def model_misses(e: Evidence) -> Iterator[Gap]:
@@ -155,12 +155,11 @@ def lone_transfers_may_be_slow(e: Evidence) -> Iterator[Gap]:
     unfit = any(found.unfit for found in e.peerless)
     for found, hidden in sorted(e.unproven, key=lambda pair: -pair[0].spent):
         members = () if found.between_nodes or len(found.ranks) > RANKS_LISTED else found.ranks
-        rows = [case.steps.row(r) for r in found.hub or members if r in case.steps.ranks and not unfit]
         most = hidden.high if found.longer else max(found.spent, all_could_hide_ns(case, found.hub))
         price = Price.up_to(most, min(most, found.spent))
         else_ = "other calls" if found.longer else "a slow network"
         what = f"{in_words(case, found, hidden)}: a slow link and {else_} would look the same"
-        ends = tuple(link_end(case, row, price) for row in rows)
+        ends = link_ends(case, () if unfit else found.hub or members, price)
         yield Gap(what, hidden.high, remedy(case, found), ends, decides=prove_no_health(case, found, hidden))
 
 

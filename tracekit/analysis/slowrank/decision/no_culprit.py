@@ -10,7 +10,6 @@ import numpy as np
 
 from tracekit.analysis.slowrank.answers.compared_steps import slow_outside
 from tracekit.analysis.slowrank.answers.culprit_answers import leave_link_open
-from tracekit.analysis.slowrank.answers.harmless import blame_role
 from tracekit.analysis.slowrank.answers.imbalance_answers import (
     blame_data,
     blame_in_turn,
@@ -24,7 +23,7 @@ from tracekit.analysis.slowrank.answers.open_answers import (
     leave_unseen_open,
 )
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.evidence import Evidence, Kind
+from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.expected.like_transfers import comparable, message_of
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
@@ -53,9 +52,21 @@ def hosts_stall_in_turn(e: Evidence) -> Answer | None:
     return blame_in_turn(e.case, e.stalls) if e.stalls is not None else None
 
 
-def a_role_loads(e: Evidence) -> Answer | None:
-    """Ranks load data for the others by their role, which costs most."""
-    return blame_role(e.case, e.role) if e.role is not None and e.dearest == Kind.ROLE else None
+def one_rank_alone(e: Evidence) -> Answer | None:
+    """Only one rank was read, so there is nothing to compare it with."""
+    ranks = e.case.ops.ranks
+    if len(ranks) > 1:
+        return None
+    return left_open(f"only rank {ranks[0]} was read, so it cannot be compared; add the other ranks' traces")
+
+
+def unseen_rank_is_dearer(e: Evidence) -> Answer | None:
+    """The recorded ranks wait for a rank without a trace, and lose at least as much by it as by anything recorded."""
+    dearest, unseen = max(e.prices.values()), e.unseen
+    awaited = max(dearest - e.least, e.case.suspect_ns)
+    if unseen.awaited < awaited or unseen.most < max(e.least, dearest):
+        return None
+    return leave_unseen_open(e.case, unseen, e.lone, e.peerless)
 
 
 def unseen_rank_may_cost(e: Evidence) -> Answer | None:
@@ -67,30 +78,34 @@ def unseen_rank_may_cost(e: Evidence) -> Answer | None:
 
 def slow_in_one_step(e: Evidence) -> Answer | None:
     """A rank was slow in one step, and too few others were recorded to call that an accident."""
-    if e.once is not None and e.once_in_doubt:
-        return leave_one_step_open(e.case, e.once)
-    return leave_one_step_open(e.case, e.lone_once) if e.lone_once is not None else None
+    once = e.once if e.once_in_doubt else e.lone_once
+    return leave_one_step_open(e.case, once) if once is not None else None
 
 
-def rank_may_cost(e: Evidence) -> Answer | None:
-    """A rank works longer than its peers, and the interval of its price reaches the threshold."""
-    open_ = e.undecided
-    return leave_rank_open(e.case, open_) if open_ is not None and not e.is_accident(open_) else None
+def price_may_reach_the_threshold(e: Evidence) -> Answer | None:
+    """The price of ranks, a stage or a link may reach the threshold, or that of an excess that is hardly significant.
 
-
-def stage_may_cost(e: Evidence) -> Answer | None:
-    """A stage works longer than the others, and the interval of its price reaches the threshold."""
-    return leave_stage_open(e.case, e.stage) if e.stage is not None and not e.stage.idle else None
-
-
-def link_may_cost(e: Evidence) -> Answer | None:
-    """A link is slower than its peers, and the interval of its price reaches the threshold."""
-    return leave_link_open(e.case, e.link) if e.link is not None else None
-
-
-def only_step_may_cost(e: Evidence) -> Answer | None:
-    """A rank works longer in the only step that it recorded whole."""
-    return leave_rank_open(e.case, e.only_step) if e.only_step is not None else None
+    First where the interval of the price reaches the threshold, then where a rank has one whole step alone, or a price
+    below the threshold by less than its uncertainty. The one slow step of a rank is an accident.
+    """
+    case, stage = e.case, e.stage
+    if e.undecided is not None and not e.is_accident(e.undecided):
+        return leave_rank_open(case, e.undecided)
+    if stage is not None and not stage.idle:
+        return leave_stage_open(case, stage)
+    if e.link is not None:
+        return leave_link_open(case, e.link)
+    if e.only_step is not None:
+        return leave_rank_open(case, e.only_step)
+    if (near := nearly_costly(case)) is not None and not e.is_accident(near):
+        return leave_rank_open(case, near)
+    if (ranks := faint_ranks(case)) is not None:
+        return leave_rank_open(case, ranks)
+    if (stage := faint_stage(case)) is not None:
+        why = varies(case, stage.z, Z_LIMIT)
+        return leave_stage_open(case, stage, why, f"{more_steps(case)} on every rank")
+    node = faint_node(case)
+    return leave_rank_open(case, node) if node is not None else None
 
 
 def work_is_uneven(e: Evidence) -> Answer | None:
@@ -112,9 +127,7 @@ def experts_get_uneven_tokens(e: Evidence) -> Answer | None:
     """
     if not e.tokens or e.once_in_doubt or e.only_step is not None or e.undecided is not None:
         return None
-    if e.tokens < e.case.pinned_residual_ns:
-        return None
-    if slow_outside(e.case) is not None:
+    if e.tokens < e.case.pinned_residual_ns or slow_outside(e.case) is not None:
         return None
     reason = (
         "tokens are distributed unevenly over experts: the work after all-to-alls follows the sizes that ranks "
@@ -165,34 +178,11 @@ def stage_stands_still(e: Evidence) -> Answer | None:
     return left_open(reason, decide, of_stage(case, stage, CPU_LAUNCH))
 
 
-def excess_is_faint(e: Evidence) -> Answer | None:
-    """The excess of a rank, a stage or a node costs the threshold, or is unlikely to be chance, but not significant."""
-    case = e.case
-    if (ranks := faint_ranks(case)) is not None:
-        return leave_rank_open(case, ranks)
-    if (stage := faint_stage(case)) is not None:
-        return leave_stage_open(
-            case, stage, varies(case, stage.z, Z_LIMIT), f"{more_steps(case)} on every rank"
-        )
-    node = faint_node(case)
-    return leave_rank_open(case, node) if node is not None else None
-
-
 def faint_node(case: Case) -> Undecided | None:
-    """Return the ranks of one node, which all work longer; None where no node may cost the threshold."""
-    rows = longest_node(case)
-    if rows is None:
-        return None
-    price = may_cost_ns(most_ns(case, rows), float(case.found.mean[rows].sum()))
-    if price < case.threshold_ns:
-        return None
-    why = "they are all on one node, and each works longer by too little to be reported"
-    decide = "record more steps, and look at what else runs on that node, its clocks and temperatures"
-    return replace(bounds_of(case, rows, why, decide), prices=(Price.up_to(price),) * len(rows))
+    """Return the ranks of the node that exceeds the other nodes beyond chance and in every step.
 
-
-def longest_node(case: Case) -> I64 | None:
-    """Return the rows of the node that exceeds the other nodes beyond chance and in every step; None without one."""
+    None without such a node, and where it costs less than the threshold.
+    """
     nodes = nodes_of(case)
     members: dict[str | int, list[int]] = {}
     for row, rank in enumerate(case.steps.ranks):
@@ -205,7 +195,14 @@ def longest_node(case: Case) -> I64 | None:
     usual, noise = level_of(np.concatenate([case.found.mean[rows] for rows in groups if rows is not worst]))
     over = float(case.found.mean[worst].mean()) - usual
     every = of_rows(np.nanmean, case.found.value[worst].T)
-    return worst if over > Z_LIMIT * noise / np.sqrt(len(worst)) and (every > 0).all() else None
+    if not (over > Z_LIMIT * noise / np.sqrt(len(worst)) and (every > 0).all()):
+        return None
+    price = may_cost_ns(most_ns(case, worst), float(case.found.mean[worst].sum()))
+    if price < case.threshold_ns:
+        return None
+    why = "they are all on one node, and each works longer by too little to be reported"
+    decide = "record more steps, and look at what else runs on that node, its clocks and temperatures"
+    return replace(bounds_of(case, worst, why, decide), prices=(Price.up_to(price),) * len(worst))
 
 
 def nearly_costly(case: Case) -> Undecided | None:
@@ -271,9 +268,3 @@ def usually_slow_ns(case: Case) -> float:
     ranks, place = np.unique(case.ops.rank[rows], return_inverse=True)
     spent = np.bincount(place, extra[case.ops.instance[rows]], len(ranks)) / case.steps.count
     return float(np.median(spent)) if len(spent) else 0.0
-
-
-def rank_nearly_costs(e: Evidence) -> Answer | None:
-    """The price of a rank is below the threshold by less than its uncertainty."""
-    found = nearly_costly(e.case)
-    return leave_rank_open(e.case, found) if found is not None and not e.is_accident(found) else None
