@@ -1,6 +1,6 @@
 """The measurements of one run: operations, waits, steps, clocks and the mesh, before any analysis."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -284,3 +284,15 @@ def _with_late_begins(steps: Steps, stages: Rows) -> Steps:
     begun = tuple((steps.numbers[c], steps.ranks[r]) for r, c in np.argwhere(late).tolist())
     own, wall, begin = steps.own + late, steps.wall + late, steps.begin - late
     return replace(steps, own=own, wall=wall, begin=begin, begun_late=begun)
+
+
+def last_to_join(run: Measured) -> Iterator[tuple[int, I64]]:
+    """Yield (the last operation to arrive, the other operations) of each collective with all members and launches."""
+    ops, waits = run.ops, run.waits
+    rows = np.flatnonzero((ops.instance >= 0) & run.analysed & ~run.in_message & np.isfinite(ops.at_ready))
+    rows = rows[np.argsort(ops.instance[rows], kind="stable")]
+    for members in np.split(rows, np.flatnonzero(np.diff(ops.instance[rows])) + 1) if len(rows) else []:
+        last = int(waits.last[ops.instance[members[0]]])
+        others = members[members != last]
+        if 0 < len(others) < len(members) and waits.complete[ops.instance[last]]:
+            yield last, others
