@@ -81,3 +81,46 @@ def host_bound(
             line._row(begin, line.now - begin, "user_annotation", f"ProfilerStep#{step}")
     run = write_run(folder, lines, {0: tuple(range(world))}, {0: "default_pg"}, world)
     return run, lines[0].now / steps / 1000
+
+
+def running_ahead(
+    folder: Path,
+    *,
+    late: int,
+    pausing: int = -1,
+    share: Callable[[int], float] = lambda step: 0.99,
+    steps: int = 6,
+    world: int = 6,
+) -> Run:
+    """The run of hosts that wait for little, each far ahead of its device: rank `late` loads for most of a step.
+
+    The host of `pausing` records nothing for a `share` of that, by step, behind kernels that it launched before.
+    """
+    lines, longest = [_Rank(r, True) for r in range(world)], 10 * LOADING_US * ROUNDS
+    lines[late].now = 2 * longest
+    for step in range(steps):
+        for line in lines:
+            begin = line.now
+            if line.rank == late:
+                line.host(longest, "user_annotation", "enumerate(DataLoader)#_Iter.__next__")
+            line.now += {late: longest, pausing: share(step) * longest}.get(line.rank, 0.0)
+            line.host(PACE_US, "cuda_runtime", "cudaEventSynchronize")
+            line.now += PACE_US
+            line._row(
+                begin,
+                line.now + (KERNELS + 1) * ROUNDS * PACE_US - begin,
+                "user_annotation",
+                f"ProfilerStep#{step}",
+            )
+        for _ in range(ROUNDS):
+            handles = []
+            for line in lines:
+                for _ in range(KERNELS):
+                    line.launch(PACE_US)
+                    line.compute(10 * KERNEL_US)
+                line.launch(PACE_US)
+                handles.append(line.post(0))
+            end = max(begin for begin, *_ in handles) + TRANSFER_US
+            for line, handle in zip(lines, handles, strict=True):
+                line.finish(handle, end)
+    return write_run(folder, lines, {0: tuple(range(world))}, {0: "default_pg"}, world)

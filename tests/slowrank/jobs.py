@@ -1,6 +1,6 @@
 """Hand-made jobs whose answer can be worked out on paper: layers of compute and collectives on a small mesh."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -104,9 +104,9 @@ def job(
     )
 
 
-def prepared(run: Run, mesh: Mesh) -> Case:
-    """The case of `run` on a known mesh, with all its steps."""
-    return build(run, match([read_rank(run, r.rank) for r in run.ranks], run.groups), mesh, None)
+def prepared(run: Run, mesh: Mesh, steps: Sequence[tuple[int, int]] | None = None) -> Case:
+    """The case of `run` on a known mesh, with all its steps unless given."""
+    return build(run, match([read_rank(run, r.rank) for r in run.ranks], run.groups), mesh, steps)
 
 
 def recorded_until(run: Run, share: float) -> Run:

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tests.slowrank.hosts import KERNEL_US, PACE_US, ROUNDS, host_bound
-from tests.slowrank.jobs import grid, prepared
+from tests.slowrank.hosts import KERNEL_US, PACE_US, ROUNDS, host_bound, running_ahead
+from tests.slowrank.jobs import grid, prepared, recorded_until
 from tests.slowrank.test_launch_bound import LAST, made
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.hypotheses import host_bound as host_bound_room
@@ -81,3 +81,40 @@ def test_hosts_delay_both_replays_alike(tmp_path):
     in_turn.__dict__["levels"] = (None,) * len(in_turn.runs)
     assert in_turn.step_ns(*cure) == pytest.approx(by_levels.step_ns(*cure))
     assert by_levels.step_ns(*cure) > 1.2 * case.timeline.step_ns(*cure)
+
+
+@pytest.mark.quick(1)
+def test_a_pause_behind_a_delay_costs_with_it(tmp_path):
+    """Rank 4 pauses nearly as long as rank 2 loads, so that neither cure alone saves anything."""
+    found = analyse(running_ahead(tmp_path, late=2, pausing=4), steps=[(2, 6)])
+    assert [(s.rank, s.cause) for s in found.suspects] == [(2, "dataloader"), (4, "host_stall")]
+    assert "host of rank 4 works or pauses 8.6 ms a step, others 1.4 ms" in found.reason
+    assert found.what_if.without_suspects_ms == pytest.approx(2.5, abs=0.05)
+
+
+@pytest.mark.quick(1)
+def test_a_pause_without_a_delay_is_named_alone(tmp_path):
+    (suspect,) = analyse(running_ahead(tmp_path, late=2), steps=[(2, 6)]).suspects
+    assert suspect.rank == 2
+    assert suspect.lost_ms_per_step == pytest.approx(6.2, abs=0.1)
+
+
+@pytest.mark.quick(1)
+def test_hosts_ahead_of_their_devices_change_no_step(tmp_path):
+    """They launched the kernels of the compared steps before these began, and stopped in between."""
+    longer = {2: 1.8, 3: 1.8, 4: 1.8}
+    run = running_ahead(tmp_path, late=2, pausing=4, share=lambda step: longer.get(step, 0.1), steps=8)
+    case = prepared(run, grid(dp=6), steps=[(2, 8)])
+    hosted = with_hosts(case, case.timeline, ())
+    assert hosted.recorded_ns == pytest.approx(case.timeline.recorded_ns, rel=1e-3)
+
+
+@pytest.mark.quick(1)
+def test_hosts_repeat_whole_steps_alone(tmp_path):
+    """They wait for their devices in the step that the windows cut as well."""
+    wait = "cuda_runtime", "cudaStreamSynchronize", 400.0
+    run, _ = host_bound(tmp_path, steps=2, pace=one_slow, kernel=long_behind, also=wait)
+    case = prepared(recorded_until(run, 0.6), grid(dp=8))
+    assert case.steps.cut is not None
+    hosted = with_hosts(case, case.timeline, ())
+    assert hosted.recorded_ns == pytest.approx(case.timeline.recorded_ns, rel=1e-3)

@@ -10,13 +10,16 @@ from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, job, prepared
 from tests.slowrank.known import known
 from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.answers import open_answers
 from tracekit.analysis.slowrank.decision.decide import first_of
 from tracekit.analysis.slowrank.expected import sound_transfers
+from tracekit.analysis.slowrank.gaps.evidence_gaps import undecided
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.unrecorded import unrecorded
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, waited_for_unseen
 from tracekit.ingest import load
+from tracekit.report.slowrank_text import slowrank_lines
 from tracekit.step_graph.unseen_ranks import least_transfers
 
 MESH = grid(tp=2, dp=4)
@@ -28,6 +31,18 @@ def test_a_culprit_without_trace_leaves_the_answer_open(tmp_path):
     assert finding.suspects == ()
     assert "rank 5, which left no trace; add its trace" in finding.reason
     assert finding.ranks.missing == (5,)
+
+
+def test_every_rank_that_may_be_slow_is_listed(tmp_path):
+    """Each of ten ranks without a trace may be the one; the text shows the first few, and says which follow."""
+    lost = set(range(1, 11))
+    finding = analyse(job(tmp_path, grid(dp=12), slow={10: 4.0}, lost=lost))
+    assert {c.rank for c in finding.candidates} == lost
+    assert "wait" in finding.reason
+    assert f"to {finding.candidates[0].lost_ms_high:.1f} ms of" in finding.reason
+    shown = dict(slowrank_lines(finding))["candidate"]
+    assert shown == "… and 2 more, ranks 9-10 (--verbose lists them)"
+    assert dict(slowrank_lines(finding, verbose=True))["candidate"].startswith("rank 10 ")
 
 
 def test_a_missing_innocent_rank_does_not_stop_the_answer(tmp_path):
@@ -220,3 +235,14 @@ def test_messages_to_unrecorded_ranks_prove_no_health(tmp_path, fault):
     found = analyse(load([str(tmp_path / "traces")], jobs=1))
     assert found.verdict == "inconclusive"
     assert len(found.ranks.missing) > found.ranks.read
+
+
+@pytest.mark.parametrize(("awaited", "high"), [(0.2e6, 0.3), (9e6, 1.8)])
+def test_a_rank_behind_unrecorded_ones_may_cost_more(tmp_path, monkeypatch, awaited, high):
+    """Rank 4 works 1.8 ms longer, and alone costs up to 0.1; all may wait for its mate, which left no trace."""
+    case = prepared(job(tmp_path, MESH, slow={4: 1.3, 5: 1.6}, lost={5}), MESH)
+    alone = replace(undecided(case), prices=(Price.up_to(0.1e6),))
+    monkeypatch.setattr(open_answers, "undecided", lambda _: alone)
+    first, mate = open_answers.leave_unseen_open(case, Unseen(awaited, 0.0, (5,))).candidates
+    assert (first.rank, mate.rank) == (4, 5)
+    assert first.lost_ms_high == pytest.approx(high, abs=0.01)

@@ -6,7 +6,8 @@ import pytest
 from tests.slowrank.hosts import KERNELS, LOADING_US, PACE_US, ROUNDS, host_bound
 from tests.tables.rows import events, gemm, launch, row
 from tracekit.analysis.slowrank.opened import opened
-from tracekit.steps.host_work import host_work, pauses
+from tracekit.step_graph.host_timeline import Host
+from tracekit.steps.host_work import host_work, silences
 from tracekit.thresholds.slowrank import QUEUE_ROOM
 
 LAUNCHES_US, MORE_US = ROUNDS * (KERNELS + 1) * PACE_US, 400.0
@@ -95,15 +96,27 @@ def test_a_silent_host_works_where_no_operators_are_recorded():
     assert (ends - begins).sum() / 1000 == pytest.approx(3 * 4000, rel=0.02)
 
 
-def test_a_host_pauses_unless_its_queue_is_full():
-    """It records nothing for 4 ms three times, in the second one behind as many launches as ever."""
-    begins, ends = pauses(launched([True, False, True], lambda at: []))
-    assert (begins / 1000).tolist() == pytest.approx([2, 8002], abs=1)
-    assert (ends / 1000).tolist() == [4000, 12000]
+def paused(recorded, longest=0):
+    """(begins, ends) of pauses, µs, where the queue of another rank held `longest` kernels."""
+    silent, queued, most = silences(recorded)
+    none = np.zeros(0, np.int64)
+    busy = Host((none, none), silent, queued, max(most, longest), none, none, none, 0.0, called=True).busy
+    return busy[0] / 1000, busy[1] / 1000
+
+
+@pytest.mark.parametrize(("longest", "pauses"), [(0, [0, 2]), (4 * QUEUE_ROOM, [0, 1, 2])])
+def test_a_host_pauses_unless_its_queue_is_full(longest, pauses):
+    """It records nothing for 4 ms three times, in the second one behind as many launches as ever.
+
+    Where the queue of another rank held four times as many, that one had room.
+    """
+    begins, ends = paused(launched([True, False, True], lambda at: []), longest)
+    assert begins.tolist() == pytest.approx([4000 * n for n in pauses], abs=3)
+    assert ends.tolist() == [4000 * (n + 1) for n in pauses]
 
 
 def test_recorded_calls_and_operators_are_no_pauses():
     call = row("cuda_runtime", "cudaStreamSynchronize", 10, 3950, pid=1, tid=1)
     operator = row("cpu_op", "gloo:all_reduce", 4010, 3950, pid=1, tid=1)
     rest = launched([True, True, True], lambda at: {10: [call], 4010: [operator]}.get(at, []))
-    assert (pauses(rest)[0] / 1000).tolist() == pytest.approx([8002], abs=1)
+    assert paused(rest)[0].tolist() == pytest.approx([8002], abs=1)

@@ -58,6 +58,7 @@ def slowrank_lines(finding: SlowRankFinding, *, verbose: bool = False) -> list[L
         ("candidate", f"{_who(s)}: {_between(s)}, {'cause unknown' if s.cause == 'unknown' else s.cause}")
         for s in _few(finding.candidates, verbose=verbose)
     )
+    lines.extend(_left_out("candidate", finding.candidates, verbose=verbose))
     if finding.to_decide:
         lines.append(("to decide", finding.to_decide))
     lines.append(("steps", f"{numbers(finding.steps.analysed)}; median {finding.steps.median_ms:.1f} ms"))
@@ -235,22 +236,26 @@ def _cure(cure: Cure) -> str:
     return f"{cure.cause} of {named}: saves {cure.saved_ms:.1f} ms ({between}), then {cure.step_ms:.1f} ms a step"
 
 
-def _table(suspects: Sequence[Suspect], *, verbose: bool) -> list[tuple[str, str]]:
-    shown = suspects if verbose else suspects[:ROWS_SHOWN]
+def _table(suspects: Sequence[Suspect], *, verbose: bool) -> list[Line]:
     rows = [
         (
             "suspect",
             f"{_who(s)}: {s.lost_ms_per_step:.1f} ms a step, {s.cause}, confidence {s.confidence:.2f}",
         )
-        for s in shown
+        for s in _few(suspects, verbose=verbose)
     ]
-    if len(shown) < len(suspects):
-        rows.append(("suspect", f"… and {len(suspects) - len(shown)} more (--verbose lists them)"))
-    return rows
+    return [*rows, *_left_out("suspect", suspects, verbose=verbose)]
 
 
 def _few(suspects: Sequence[Suspect], *, verbose: bool) -> Sequence[Suspect]:
     return suspects if verbose else suspects[:ROWS_SHOWN]
+
+
+def _left_out(label: str, named: Sequence[Suspect], *, verbose: bool) -> list[Line]:
+    """The line on how many ranks are not shown, and which; none where all are."""
+    rest = sorted(s.rank for s in named[len(_few(named, verbose=verbose)) :])
+    which = f"rank{'s' if len(rest) > 1 else ''} {numbers(rest)}"
+    return [(label, f"… and {len(rest)} more, {which} (--verbose lists them)")] if rest else []
 
 
 def _between(suspect: Suspect) -> str:

@@ -7,8 +7,9 @@ A host works at its own pace, pauses as long as it did, as for a collection of g
 clock is that of the wall without its stops: each stop moves the moment at which it seems to have begun.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Self
 
@@ -17,12 +18,13 @@ import numpy as np
 from tracekit.intervals import Intervals, covered_until, union
 from tracekit.rank_events.compute import DEVICE_WORK
 from tracekit.rank_events.event_columns import categories, ints
+from tracekit.rank_events.own_time import Progress
 from tracekit.rank_events.step_marks import launch_rows
 from tracekit.step_graph.rank_timeline import NEED, RankTimeline
 from tracekit.step_graph.replay_levels import Levels
 from tracekit.steps.host_need import on_host
-from tracekit.steps.host_work import HOST_COLUMNS, host_work, pauses
-from tracekit.thresholds.slowrank import LAUNCHED_NS, NO_WORK_NS
+from tracekit.steps.host_work import HOST_COLUMNS, host_work, silences
+from tracekit.thresholds.slowrank import LAUNCHED_NS, NEARLY_ALL, NO_WORK_NS, QUEUE_ROOM
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64, Mask
 
@@ -32,14 +34,21 @@ class Host:
     """What the host of one rank did, on the rank's clock; ns."""
 
     working: Intervals
-    busy: Intervals  # when it works, or pauses by itself
+    silent: Intervals  # when it records nothing for long
+    queued: I64  # kernels that wait for its device when each silence begins
+    longest: int  # the most kernels that ever waited
     launched: I64  # when it launched kernels, in order
     begun: I64  # kernels of the stream that computes most: when each began
     issued: I64  # when the host launched each
     latency: float  # the shortest time from a launch to its kernel
-    called: (
-        bool  # whether its operators were recorded; without them it may do anything while nothing is recorded
-    )
+    called: bool  # whether its operators were recorded; without them it may do anything while it is silent
+
+    @cached_property
+    def busy(self) -> Intervals:
+        """When it works, or pauses by itself: silent, with fewer kernels before its device than fill the queue."""
+        free = self.queued < max(NEARLY_ALL * self.longest, QUEUE_ROOM)
+        sides = zip(self.working, self.silent, strict=True)
+        return union(*(np.append(works, silent[free]) for works, silent in sides))
 
     def worked(self, first: int, times: I64) -> F64:
         """Return how long the host worked or paused from the moment `first` until each of `times`, ns."""
@@ -64,15 +73,23 @@ Hosts = tuple[tuple[HostTimeline, ...], ...]
 """Timelines of hosts in each run of steps."""
 
 
-def host_of(run: Measured, rank: int) -> Host | None:
-    """Return what the host of `rank` did; None where the trace holds no launch."""
+def hosts_of(run: Measured, rows: Iterable[int]) -> dict[int, Host]:
+    """Return by row of Steps what hosts did, for those of `rows` with launches in their traces.
+
+    The queues of their devices hold equally many kernels: as many as any rank shows.
+    """
+    found = {row: host for row in rows if (host := _host_of(run, run.steps.ranks[row])) is not None}
+    longest = max((host.longest for host in found.values()), default=0)
+    return {row: replace(host, longest=longest) for row, host in found.items()}
+
+
+def _host_of(run: Measured, rank: int) -> Host | None:
+    """What the host of `rank` did; None where the trace holds no launch."""
     source = run.ops.per_rank[rank]
     if not source.on_gpu:
         return None
     events = run.run.events(rank, [*HOST_COLUMNS, "stream"])
     working, launched = host_work(events)
-    paused = pauses(events)
-    busy = union(*(np.append(*sides) for sides in zip(working, paused, strict=True)))
     cat, start = categories(events), ints(events, "ts", 0)
     rows = np.flatnonzero(cat.among(DEVICE_WORK) & ~np.isin(start, source.start))
     if not len(launched):
@@ -84,7 +101,8 @@ def host_of(run: Measured, rank: int) -> Host | None:
     launch = launch_rows(events, cat, rows, source.begins)
     begun, issued = start[rows[launch >= 0]], start[launch[launch >= 0]]
     latency = float((begun - issued).min(initial=LAUNCHED_NS))
-    return Host(working, busy, launched, begun, issued, max(latency, 0.0), bool((cat == "cpu_op").any()))
+    called = bool((cat == "cpu_op").any())
+    return Host(working, *silences(events), launched, begun, issued, max(latency, 0.0), called)
 
 
 def host_timeline(
@@ -98,25 +116,31 @@ def host_timeline(
     if not whole or (ends <= begins).any() or not len(line.kinds):
         return None
     first, until = int(begins[0]), ends[-1:]
-    last = int(until[0]) if len(whole) == len(columns) else int(ops.per_rank[rank].window[1])
     begin, wall = _walls(run, line)
+    own = partial(_own_at, ops.progress[rank], begin)
     begins, ends = host.busy
     stops = begins[1:][begins[1:] - ends[:-1] > NO_WORK_NS]
-    stops = stops[(stops >= first) & (stops <= min(last, wall[-1]))]
+    stops = stops[(stops >= first) & (stops <= min(until[0], wall[-1]))]  # steps follow on whole ones
     mine = (host.issued >= first) & (host.begun <= wall[-1])
     begun, issued = host.begun[mine], host.issued[mine]
-    own, at, where = ops.progress[rank], np.searchsorted(wall, begun), np.searchsorted(wall, stops)
+    at, where = np.searchsorted(wall, begun), np.searchsorted(wall, stops)
     floor, stop, after = np.full((3, len(wall)), -np.inf)
-    np.maximum.at(stop, where, own.at(stops) - line.readings[where] - host.worked(first, stops))
+    np.maximum.at(stop, where, own(stops) - line.readings[where] - host.worked(first, stops))
     latest = np.full(len(wall), -1)
     np.maximum.at(latest, where, stops)
     later = (latest[at] >= 0) & (issued >= latest[at])
-    floors = host.worked(first, issued) + host.latency + line.readings[at] - own.at(begun)
+    floors = host.worked(first, issued) + host.latency + line.readings[at] - own(begun)
     for side, which in ((floor, ~later), (after, later)):
         np.maximum.at(side, at[which], floors[which])
     kept = _that_delay(np.maximum(floor, after) - line.readings, stop > -np.inf)
     need = float(host.worked(first, until)[0])
     return HostTimeline(line.row, first - begin, need, kept, floor[kept], stop[kept], after[kept])
+
+
+def _own_at(progress: Progress, begin: float, times: I64) -> F64:
+    """Return the own time of a rank at each of `times`, ns: before the `begin` of its run, the time until then."""
+    inside = np.maximum(times, round(begin))
+    return np.asarray(progress.at(inside) - (inside - times), np.float64)
 
 
 def _that_delay(behind: F64, stops: Mask) -> I64:

@@ -12,7 +12,7 @@ from tracekit.rank_events.compute import DEVICE_WORK
 from tracekit.rank_events.event_columns import DEVICE_CALLS, categories, ints, truth
 from tracekit.rank_events.stream_waits import HOST_WAIT
 from tracekit.steps.features import LOADER
-from tracekit.thresholds.slowrank import HOST_SILENT_NS, LAUNCHED_NS, NEARLY_ALL, OPERATOR_NS, QUEUE_ROOM
+from tracekit.thresholds.slowrank import HOST_SILENT_NS, LAUNCHED_NS, OPERATOR_NS, QUEUE_ROOM
 from tracekit.units import I64, Mask
 
 HOST_COLUMNS: Final = ["ts", "dur", "cat", "name", "correlation", "pid", "tid"]
@@ -64,18 +64,19 @@ def host_work(events: pa.Table) -> tuple[Intervals, I64]:
     return union(*every), np.sort(start[launches])
 
 
-def pauses(events: pa.Table) -> Intervals:
-    """Return when a host pauses by itself: it records nothing for long, and its device's queue is not full; ns.
+def silences(events: pa.Table) -> tuple[Intervals, I64, int]:
+    """Return (when a host records nothing for long, kernels in its device's queue then, the most at any launch); ns.
 
-    A call in which it waited for its device would be recorded. A queue may be full with about as many kernels as ever.
+    A call in which it waited for its device would be recorded, but where the queue is full.
     """
     cat, start = categories(events), ints(events, "ts", 0)
     launches = cat.among(DEVICE_CALLS) & truth(events, "name", LAUNCH)
     mine = _of_launching_threads(events, launches) & (cat.among(DEVICE_CALLS) | (cat == "cpu_op"))
     begins, ends = union(start[mine], start[mine] + ints(events, "dur", 0)[mine])
-    full = max(NEARLY_ALL * _queued(events, np.sort(start[launches])).max(initial=0), QUEUE_ROOM)
-    free = (begins[1:] - ends[:-1] > HOST_SILENT_NS) & (_queued(events, ends[:-1]) < full)
-    return ends[:-1][free], begins[1:][free]
+    long = begins[1:] - ends[:-1] > HOST_SILENT_NS
+    silent = ends[:-1][long], begins[1:][long]
+    most = _queued(events, np.sort(start[launches])).max(initial=0)
+    return silent, _queued(events, silent[0]), int(most)
 
 
 def _likely_work(events: pa.Table, gaps: Intervals) -> Intervals:

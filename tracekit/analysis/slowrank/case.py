@@ -11,7 +11,7 @@ from tracekit.analysis.slowrank.expected.like_with_like import Circumstances, al
 from tracekit.findings import Quality
 from tracekit.matching.match import Operations, with_concealed
 from tracekit.mesh import Mesh
-from tracekit.step_graph.host_timeline import Host, host_of
+from tracekit.step_graph.host_timeline import Host, hosts_of
 from tracekit.step_graph.own_parts import WaitingParts
 from tracekit.step_graph.replay import StepModel, Usual
 from tracekit.step_graph.statistics import Excess
@@ -141,9 +141,7 @@ class Case(Measured):
     @cached_property
     def hosts(self) -> dict[int, Host]:
         """What the hosts of a sample of ranks did, by row; only hosts that a GPU trace recorded."""
-        sample = range(0, len(self.steps.ranks), max(1, len(self.steps.ranks) // RANKS_SAMPLED))
-        found = {row: host_of(self, self.steps.ranks[row]) for row in sample}
-        return {row: host for row, host in found.items() if host is not None}
+        return hosts_of(self, range(0, len(self.steps.ranks), max(1, len(self.steps.ranks) // RANKS_SAMPLED)))
 
     @cached_property
     def hosted(self) -> dict[tuple[int, frozenset[int]], tuple[StepModel, StepModel]]:

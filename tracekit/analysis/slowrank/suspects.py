@@ -18,7 +18,7 @@ from tracekit.causes import CAUSES, DATA_IMBALANCE, NETWORK, STAGE_IMBALANCE
 from tracekit.findings import Cause, Cure, Evidence, NetworkPart, PathLevel, Suspect, Verdict
 from tracekit.findings.slowrank import CauseShare
 from tracekit.step_graph.statistics import confidence
-from tracekit.thresholds.slowrank import KIND_RATIO, MAJORITY, MINOR, RANKS_LISTED
+from tracekit.thresholds.slowrank import KIND_RATIO, MAJORITY, MINOR, PEERS_SAMPLED
 from tracekit.timing.measured import Measured
 from tracekit.units import ms
 
@@ -181,8 +181,8 @@ def explained(
 
 
 def up_to(case: Case, most: Mapping[int, float], cause: Cause = "unknown") -> tuple[Suspect, ...]:
-    """Return the first candidates, the dearest first; `most` holds by row what each costs at most, ns a step."""
-    rows = sorted(most, key=lambda row: (-most[row], row))[:RANKS_LISTED]
+    """Return the candidates, the dearest first; `most` holds by row what each costs at most, ns a step."""
+    rows = sorted(most, key=lambda row: (-most[row], row))
     return tuple(suspect_of(case, row, Price.up_to(most[row]), 0.0, cause, ()) for row in rows)
 
 
@@ -193,9 +193,10 @@ def rows_named(case: Case, answer: Answer) -> list[int]:
 
 
 def maybe_slow(case: Case, rows: Sequence[int], most: float) -> tuple[Suspect, ...]:
-    """Return the first of `rows` as candidates, which are slow together and cost nothing or up to `most`, ns a step."""
-    price, first = Price.up_to(most, most), rows[:RANKS_LISTED]
-    return tuple(suspect_of(case, row, price, 0.0, *explain_rank(case, row, rows)) for row in first)
+    """Return `rows` as candidates, which are slow together and cost nothing or up to `most`, ns; a few with causes."""
+    price, why = Price.up_to(most, most), [explain_rank(case, row, rows) for row in rows[:PEERS_SAMPLED]]
+    why += [Explained("unknown", ())] * (len(rows) - len(why))
+    return tuple(suspect_of(case, row, price, 0.0, *w) for row, w in zip(rows, why, strict=True))
 
 
 def link_ends(

@@ -100,23 +100,17 @@ def with_hidden_rank(case: Case, answer: Answer) -> Answer:
             continue
         row, factor = found
         lost = _saved(case, row, case.steps.own[row] / factor)
-        if lost >= case.threshold_ns:
-            return _leave_hidden_open(case, row, factor, lost, answer.gain)
+        if lost < case.threshold_ns:
+            continue
+        (candidate,) = explained(case, (row,), [Price.up_to(lost, lost)], [0.0], every=True)
+        reason = (
+            f"work is distributed unevenly, which costs {of_step(case, answer.gain)}, but rank "
+            f"{candidate.rank} seems slow as well: kernels that take equally long on its peers take {factor - 1:.0%} "
+            f"longer on it in every step, which costs up to {ms(lost):.1f} ms"
+        )
+        decide = "swap this rank's host with another one, and check whether these kernels stay long on the same device"
+        return left_open(reason, decide, (candidate,))
     return answer
-
-
-def _leave_hidden_open(case: Case, row: int, factor: float, lost: float, uneven: float) -> Answer:
-    """The open answer that the rank in `row` may cost `lost` ns a step beside an imbalance that costs `uneven`."""
-    (candidate,) = explained(case, (row,), [Price.up_to(lost, lost)], [0.0], every=True)
-    reason = (
-        f"work is distributed unevenly, which costs {of_step(case, uneven)}, but rank "
-        f"{candidate.rank} seems slow as well: kernels that take equally long on its peers take {factor - 1:.0%} "
-        f"longer on it in every step, which costs up to {ms(lost):.1f} ms"
-    )
-    decide = (
-        "swap this rank's host with another one, and check whether these kernels stay long on the same device"
-    )
-    return left_open(reason, decide, (candidate,))
 
 
 def dealt_to_experts(case: Case, answer: Answer) -> bool:

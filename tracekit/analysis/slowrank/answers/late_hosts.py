@@ -7,7 +7,8 @@ A rank posts late in its own time: copies from the host, work on other streams o
 lengthening the step's work. No own time shows the delay, and the replay keeps it, so that no rank gets a price. The
 other ranks wait nevertheless.
 
-A host of several ranks stalls at times: where its ranks are half of all, noise hides them.
+A host of several ranks stalls at times: where its ranks are half of all, noise hides them. Where one pauses while its
+device waits for a late rank, only both cures together save anything.
 
 A process stops while a thread of its host carries a collective out (Gloo): it leaves long after the other members,
 although all had arrived, and the others wait for it in a later operation. A slow network to that rank looks the same:
@@ -24,19 +25,33 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence, Gap
 from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps
+from tracekit.analysis.slowrank.hypotheses.candidates import typical_without, usual_of
 from tracekit.analysis.slowrank.hypotheses.dealt_work import more_data_ns
+from tracekit.analysis.slowrank.hypotheses.excess_parts import Explained
+from tracekit.analysis.slowrank.hypotheses.host_bound import saved_in, with_hosts
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import stalls_of_the_same
-from tracekit.analysis.slowrank.suspects import maybe_slow, up_to
+from tracekit.analysis.slowrank.price import Price, rank_doubt_ns
+from tracekit.analysis.slowrank.suspects import Answer, blame, explain_rank, maybe_slow, suspect_of, up_to
 from tracekit.analysis.slowrank.wording import listed, of_step, ranks_in_words
-from tracekit.causes import CPU_LAUNCH
-from tracekit.step_graph.statistics import NO_ROWS, chance_of
+from tracekit.causes import CPU_LAUNCH, HOST_STALL
+from tracekit.findings import Evidence as Shown
+from tracekit.step_graph.statistics import NO_ROWS, chance_of, spread
 from tracekit.steps.medians import median_of_others
-from tracekit.thresholds.slowrank import FAR_MORE, LAUNCHED_NS, MAJORITY, MINOR, ONE_STEP_P, TIME_SLICE_NS
+from tracekit.thresholds.slowrank import (
+    FAR_MORE,
+    LAUNCHED_NS,
+    MAJORITY,
+    MINOR,
+    NOISE_FLOOR,
+    ONE_STEP_P,
+    TIME_SLICE_NS,
+    Z_LIMIT,
+)
 from tracekit.units import F64, I64, Mask, ms
 
 
 def waited_for(case: Case) -> F64:
-    """The median wait of the other members for a rank that joins a collective last, ns, by row and column of Steps."""
+    """Return the median wait of the others for a rank that joins a collective last, ns, by row × column of Steps."""
     waits = {last: float(np.median(case.waits.exposed_wait[others])) for last, others in _awaited(case)}
     return case.by_step(np.array([*waits], np.int64), np.array([*waits.values()]))
 
@@ -192,6 +207,38 @@ def same_ranks_stall_at_times(e: Evidence) -> Iterator[Gap]:
     )
     candidates = maybe_slow(case, rows, found.gain)
     yield Gap(what, found.gain, f"{more_steps(case)}, and look at what these ranks share", candidates)
+
+
+def host_pauses_behind(e: Evidence) -> Answer | None:
+    """Ranks are late, and one host pauses as long behind their delay: only both cures together save the threshold."""
+    case, model, found = e.case, e.case.timeline, e.slow
+    if model is None or found is None or found.gain >= e.least:
+        return None
+    late, need = np.array(found.rows), defaultdict[int, float](float)
+    for host in (host for some in with_hosts(case, model, found.rows).hosts for host in some):
+        need[host.row] += ms(host.need) / case.steps.count
+    rows = [*found.rows, *sorted(need, key=lambda row: -need[row])[:1]]
+    own, usual = typical_without(case, late), usual_of(case, late)
+    saved = saved_in(case, model, rows, lambda m: m.step_ns(own, usual=usual))
+    if len(need) < 2 or saved < e.least:
+        return None
+    mine, rest = need.pop(rows[-1]), np.array([*need.values()])
+    others, chance = float(np.median(rest)), max(spread(rest), NOISE_FLOOR * ms(case.step_ns))
+    if mine - others < Z_LIMIT * chance:
+        return None
+    shown = Explained(HOST_STALL, (Shown("host at work or paused a step", mine, others, "ms"),))
+    price, z = (
+        Price.exactly(saved).widened(rank_doubt_ns(case, np.array(rows))),
+        [*found.z, (mine - others) / chance],
+    )
+    why = [*(explain_rank(case, row, rows) for row in found.rows), shown]
+    suspects = tuple(suspect_of(case, row, price, v, *w) for row, v, w in zip(rows, z, why, strict=True))
+    reason = (
+        f"{ranks_in_words(case.ranks_of(late))} worked longer than the peers, and behind that delay the host of rank "
+        f"{suspects[-1].rank} works or pauses {mine:.1f} ms a step, others {others:.1f} ms: one cure saves little "
+        f"without the other, both save {of_step(case, saved)}"
+    )
+    return replace(blame(case, reason, suspects, saved), least=price.low)
 
 
 def ranks_leave_late(e: Evidence) -> Iterator[Gap]:

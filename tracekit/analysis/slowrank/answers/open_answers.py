@@ -36,7 +36,6 @@ from tracekit.analysis.slowrank.wording import (
 )
 from tracekit.axes import LEVELS
 from tracekit.findings import Suspect
-from tracekit.thresholds.slowrank import RANKS_LISTED
 from tracekit.units import ms
 
 
@@ -46,19 +45,19 @@ def leave_unseen_open(
     """The open answer where a rank without a trace may be the culprit.
 
     The ranks without a trace are candidates; each costs at most what the others spend in its groups. A recorded rank
-    that works longer than its peers comes first, or that is alone on its stage with a fault of its own (`lone`): its
-    slowness is shown. A rank that all `peerless` messages pass may be at a slow link.
+    that works longer than its peers comes first; behind unrecorded ranks it may cost as much more. So does one that is
+    alone on its stage with a fault of its own (`lone`). A rank that all `peerless` messages pass may be at a slow link.
     """
-    high = ms(unseen.most)
-    steps, mesh = case.steps.numbers, case.mesh
-    placed = [(r, mesh.coords(r) if r in mesh.coordinates else {}) for r in unseen.ranks[:RANKS_LISTED]]
+    high, steps, mesh = ms(unseen.most), case.steps.numbers, case.mesh
+    placed = [(r, mesh.coords(r) if r in mesh.coordinates else {}) for r in unseen.ranks]
     candidates = tuple(Suspect(r, None, at, 0.0, 0.0, steps, "unknown", (), 0.0, high) for r, at in placed)
-    reason = reason_of(case, unseen)
-    recorded: tuple[Suspect, ...] = ()
+    reason, recorded = reason_of(case, unseen), tuple[Suspect, ...]()
     if (open_ := undecided(case)) is not None:
-        recorded = explained(case, open_.rows, open_.prices, case.found.z[list(open_.rows)].tolist())
-        longer = ms(float(case.found.mean[open_.rows[0]]))
-        reason += f"; rank {recorded[0].rank} works {longer:.1f} ms longer than its peers"
+        longer = case.found.mean[[*open_.rows]].tolist()
+        each = zip(open_.prices, longer, strict=True)
+        prices = [Price.between(p.low, p.best, min(p.high + unseen.most, ns)) for p, ns in each]
+        recorded = explained(case, open_.rows, prices, case.found.z[[*open_.rows]].tolist())
+        reason += f"; rank {recorded[0].rank} works {ms(longer[0]):.1f} ms longer than its peers"
     elif lone is not None:
         recorded = (lone_suspect(case, lone),)
         reason += f"; rank {recorded[0].rank} is slow itself: {lone.comparison}"
@@ -68,9 +67,7 @@ def leave_unseen_open(
     both = recorded + candidates
     hubs = sorted({r for one in peerless for r in one.hub} & set(case.steps.ranks) - {c.rank for c in both})
     if hubs:
-        reason += (
-            f"; messages that no others compare with pass {ranks_in_words(hubs)}: a link there may be slow"
-        )
+        reason += f"; messages without others like them pass {ranks_in_words(hubs)}: a link there may be slow"
     for rank in hubs:
         most = all_could_hide_ns(case, (rank,)) + unseen.most
         both += link_ends(case, [rank], Price.up_to(most))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from tracekit.analysis.slowrank.answers import harmless, slow_launch
+from tracekit.analysis.slowrank.answers import harmless, late_hosts, slow_launch
 from tracekit.analysis.slowrank.answers.hidden_rank import with_hidden_rank, with_most_of_it
 from tracekit.analysis.slowrank.case import Case, without_steps
 from tracekit.analysis.slowrank.decision import culprits, gaps, limits, no_culprit
@@ -32,6 +32,7 @@ RULES: Final[tuple[Rule, ...]] = (
     culprits.lone_rank_of_a_stage,
     culprits.long_stage_is_dearest,
     culprits.faults_hide_each_other,
+    late_hosts.host_pauses_behind,
     no_culprit.unseen_rank_may_cost,
     harmless.a_role_loads,
     no_culprit.hosts_stall_in_turn,

@@ -132,7 +132,9 @@ def _level(run: Measured, rows: I64) -> _Level | None:
     devices = frozenset(names[f.rank] for f in read)
     cuts = [len(run.ops.per_rank[f.rank].begins) / f.steps for f in read]
     cut = max((share for share in cuts if share < 1.0), default=0.0)
-    return _Level(own, busy, float(np.median(known)) if len(known) == len(flops) else None, work, devices, cut)
+    return _Level(
+        own, busy, float(np.median(known)) if len(known) == len(flops) else None, work, devices, cut
+    )
 
 
 def _pairs(quick: _Level, usual: _Level) -> Iterator[tuple[Work, Work, bool]]:

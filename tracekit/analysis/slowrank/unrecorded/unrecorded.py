@@ -13,7 +13,7 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.nodes import nodes_with_unseen
 from tracekit.analysis.slowrank.expected.sound_transfers import longest_ns
-from tracekit.analysis.slowrank.wording import ranks_in_words
+from tracekit.analysis.slowrank.wording import of_step, ranks_in_words
 from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.unseen_delays import explained_ns, left_ns, missed_ns
 from tracekit.step_graph.unseen_ranks import Copies, least_transfers, with_unseen
@@ -76,15 +76,12 @@ def waited_for_unseen(case: Case, own: F64) -> Unseen:
 
 def reason_of(case: Case, unseen: Unseen) -> str:
     """Return the sentence on how long the recorded ranks wait, or may wait, and for which ranks."""
-    found = unseen.awaited >= case.threshold_ns
-    spent = ms(unseen.awaited if found else unseen.most)
+    found, most = unseen.awaited >= case.threshold_ns, of_step(case, unseen.most)
+    spent = f"wait {ms(unseen.awaited):.1f} to {most}" if found else f"spend {most}"
     doubt = "" if found else ", and no recorded operation shows whether they wait there"
     ranks = unseen.ranks if found else sorted(unseen.ranks)  # worst first, where some are worse
     traces = "its trace" if len(ranks) == 1 else "their traces"
-    return (
-        f"the ranks read {'wait up to' if found else 'spend'} {spent:.1f} ms of {ms(case.step_ns):.1f} ms a step in "
-        f"groups with {ranks_in_words(ranks)}, which left no trace{doubt}; add {traces}"
-    )
+    return f"the ranks read {spent} in groups with {ranks_in_words(ranks)}, which left no trace{doubt}; add {traces}"
 
 
 def _copies(case: Case) -> Copies | None:
