@@ -14,7 +14,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case, Timelines
 from tracekit.analysis.slowrank.expected.same_kernels import Place, Ran, at_places, pace_at
-from tracekit.analysis.slowrank.hypotheses.host_bound import saved_by, without_gaps
+from tracekit.analysis.slowrank.hypotheses.host_bound import saved_by, saved_by_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import pace_among
 from tracekit.analysis.slowrank.price import Price
 from tracekit.causes import CAUSES, CPU_LAUNCH, DATALOADER, GPU_COMPUTE, HOST_STALL, MEMORY
@@ -173,8 +173,7 @@ def _late_host(case: Case, models: Timelines, row: int) -> LoneFault | None:
     pace = pace_among(case, (row,), others)
     if pace is None and case.on_gpus:
         return None
-    cuts = without_gaps(case, models.likely, {row: over})
-    price = Price.between(*saved_by(case, models, [row], lambda model: model.rescaled_ns(cuts)))
+    price = Price.between(*saved_by_gaps(case, models, {row: over}))
     z = _significance(case, gaps, row)
     # without its pauses it may wait for a rank without a trace instead, in messages that now find it late
     low = 0.0 if case.missing else price.low
