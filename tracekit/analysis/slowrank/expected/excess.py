@@ -74,6 +74,11 @@ def over_peers(run: Measured, spent: F64, peers: Peers, named: F64 | float = 0.0
     return excess(spent, peers.groups, floor, named, usual=peers.usual)
 
 
+def over_all(run: Measured, spent: F64) -> Excess:
+    """Return the excess of each row of `spent` (rows × steps, ns) over all the others, which differ by design."""
+    return excess(spent, [np.arange(len(spent))], NOISE_FLOOR * run.step_ns)
+
+
 def per_step(run: Measured, found: Excess, peers: Peers) -> Excess:
     """Return `found` with the mean excess of a whole step: in a cut one with that behind the cut in whole steps.
 

@@ -16,7 +16,6 @@ from tracekit.analysis.slowrank.hypotheses.dealt_work import (
     followers,
     more_data_price_ns,
     read_kernels,
-    rows_sampled,
     variation,
 )
 from tracekit.analysis.slowrank.price import Price
@@ -24,10 +23,12 @@ from tracekit.step_graph.micro_batches import lasting_ns, uneven_batches_ns
 from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
 from tracekit.step_graph.replay import StepModel
 from tracekit.steps.dealt_tokens import Evened, even_shares
+from tracekit.steps.medians import sampled
 from tracekit.thresholds.slowrank import (
     CLEARLY_MORE,
     MIN_LOST_SHARE,
     MINOR,
+    RANKS_SAMPLED,
     STEP_PARTS,
     USUAL_VARIATION,
 )
@@ -99,7 +100,8 @@ def _follows_data(case: Case) -> bool:
 
     False where the traces do not name attention.
     """
-    read = [f for r in rows_sampled(max(case.stages, key=len)) if (f := case.features(r)) is not None]
+    stage = sampled(max(case.stages, key=len), RANKS_SAMPLED).tolist()
+    read = [f for row in stage if (f := case.features(row)) is not None]
     if not read:
         return False
     most = max(len(f.busy_by_step) for f in read)

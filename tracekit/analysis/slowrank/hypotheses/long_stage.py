@@ -13,22 +13,21 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.contention import stage_contention
-from tracekit.analysis.slowrank.expected.excess import recurs
+from tracekit.analysis.slowrank.expected.excess import over_all, recurs
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.expected.same_kernels import at_places, pace_at
 from tracekit.analysis.slowrank.hypotheses.excess_parts import paused_hosts
 from tracekit.analysis.slowrank.hypotheses.host_bound import saved_by_gaps, saved_in
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, launches_alike
 from tracekit.analysis.slowrank.price import Price, explained_from
-from tracekit.step_graph.statistics import NO_ROWS, confidence, excess
+from tracekit.step_graph.statistics import NO_ROWS, confidence
 from tracekit.steps.host_need import launch_pace
-from tracekit.steps.medians import median_by_column, median_of_others
+from tracekit.steps.medians import median_by_column
 from tracekit.thresholds.slowrank import (
     CHANCE,
     LITTLE_SHARE,
     MAJORITY,
     NODE_RANKS,
-    NOISE_FLOOR,
     USUAL_VARIATION,
     Z_LIMIT,
 )
@@ -127,8 +126,7 @@ def _computing_longer(case: Case, least: float) -> LongStage | None:
 
 def _of_work(case: Case, found: Sequence[_Longer], computed: F64) -> list[_Longer]:
     """The stages of `found` with their excess limited to compute, without stages that hardly compute longer."""
-    levels = _levels(case, computed)
-    beyond = levels - median_of_others(levels, [np.arange(len(levels))])
+    beyond = over_all(case, _levels(case, computed)).value
     most = [one.over if one.pace else np.minimum(one.over, beyond[one.place]) for one in found]
     work = [replace(one, over=np.clip(over, 0.0, None)) for one, over in zip(found, most, strict=True)]
     longer = [float(np.nanmean(one.over)) for one in work]
@@ -167,11 +165,11 @@ def _longest(case: Case, spent: F64, *, proven: bool = True) -> list[_Longer]:
     groups = _seen(case)
     if len(groups) < 2:
         return []
-    levels, every, floor = _levels(case, spent), [np.arange(len(groups))], NOISE_FLOOR * case.step_ns
-    found = excess(levels, every, floor)
+    levels = _levels(case, spent)
+    found = over_all(case, levels)
     longer = any(confidence(z, len(found.z)) > 1.0 - CHANCE for z in np.nan_to_num(found.z).tolist())
     if longer and case.table is None and case.on_gpus:  # kernels are read only then
-        found = excess(levels - stage_contention(case, groups), every, floor)
+        found = over_all(case, levels - stage_contention(case, groups))
     if not np.isfinite(found.mean).any():
         return []
     surely = [z > Z_LIMIT if proven else confidence(z, len(groups)) > 1.0 - CHANCE for z in found.z.tolist()]
