@@ -10,15 +10,15 @@ WORST = {
     "causes by constant": 7,
     "models": 0,
     "texts": 0,
-    "thresholds": 45,
-    "own thresholds": 31,
+    "thresholds": 44,
+    "own thresholds": 30,
     "one importer": 0.25,
     "chain": 22,
     "reached": 165,
     "answers": 1,
     "answer functions": 0,
     "functions that answer": 60,
-    "lines": 11123,
+    "lines": 11021,
 }
 """The values today, as `make measures` prints them with the goal of each.
 

@@ -117,7 +117,7 @@ RULES: Final = (
         "gaps.evidence_gaps:compared_little", "gaps.evidence_gaps:unread", "gaps.recurrence:_recurs_in_cut",
         "gaps.recurrence:others_prove_health",
         "suspects:in_gaps", "suspects:_launches_slowly", "suspects:longest_takes_turns",
-        "hypotheses.slow_link:_whole_boundaries", "expected.like_transfers:beyond_inferred_group",
+        "expected.nodes:whole_boundaries", "expected.like_transfers:beyond_inferred_group",
         "answers.hidden_rank:dealt_to_experts",
         "answers.imbalance_answers:runs_more",
     )),

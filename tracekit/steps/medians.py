@@ -75,6 +75,6 @@ def of_rows(reduce: Callable[..., Any], values: F64) -> F64:
 _Rows = TypeVar("_Rows", Sequence[int], list[int], I64)
 
 
-def sampled(rows: _Rows) -> _Rows:
-    """Return at most PEERS_SAMPLED of `rows`, evenly spread over them."""
-    return rows[:: max(1, len(rows) // PEERS_SAMPLED)][:PEERS_SAMPLED]
+def sampled(rows: _Rows, most: int = PEERS_SAMPLED) -> _Rows:
+    """Return at most `most` of `rows`, evenly spread over them."""
+    return rows[:: max(1, len(rows) // most)][:most]

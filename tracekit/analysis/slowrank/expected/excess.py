@@ -14,7 +14,7 @@ from tracekit.analysis.slowrank.expected.equal_work import Peers
 from tracekit.causes import BY_SPANS
 from tracekit.findings import Cause
 from tracekit.step_graph.delays import levels
-from tracekit.step_graph.statistics import Excess, errors_of_chance, excess, usual_of_others
+from tracekit.step_graph.statistics import Excess, chance_of, errors_of_chance, excess, usual_of_others
 from tracekit.steps.medians import of_rows, sampled
 from tracekit.steps.step_kernels import LongerKernels, longer_kernels
 from tracekit.thresholds.slowrank import (
@@ -72,6 +72,11 @@ def over_peers(run: Measured, spent: F64, peers: Peers, named: F64 | float = 0.0
     """Return the excess of what ranks `spent` (ranks × steps, ns) over their peers; `named` as in `excess`."""
     floor = NOISE_FLOOR * float(np.nanmedian(run.steps.wall))
     return excess(spent, peers.groups, floor, named, usual=peers.usual)
+
+
+def over_all(run: Measured, spent: F64) -> Excess:
+    """Return the excess of each row of `spent` (rows × steps, ns) over all the others, which differ by design."""
+    return excess(spent, [np.arange(len(spent))], NOISE_FLOOR * run.step_ns)
 
 
 def per_step(run: Measured, found: Excess, peers: Peers) -> Excess:
@@ -132,9 +137,7 @@ def _z_of_coming_last(run: Measured, rank: int, longest: I64) -> float:
         return 0.0
     last = int((ops.rank[waits.last[trials]] == rank).sum())
     chance = float(np.mean(1.0 / waits.members[trials]))
-    from scipy.stats import binom  # few inputs need this import of half a second
-
-    odds = float(binom.sf(last - 1, len(trials), chance))
+    odds = chance_of(last, len(trials), chance)
     return max(errors_of_chance(max(odds, sys.float_info.min)), 0.0)
 
 
@@ -261,13 +264,12 @@ def scattered(over: F64) -> bool:
     hit = over[:, (over > 0).any(axis=0)] > 0
     if not hit.size or (hit == hit[:, :1]).all():
         return False
-    from scipy.special import bdtrc, chdtrc  # only jobs with stalls pay a third of a second for the import
+    from scipy.special import chdtrc  # only jobs with stalls pay a third of a second for the import
 
     struck, ranks = over > 0, len(over)
     by_rank, count = struck.sum(axis=1), int(struck.sum())
     longest = np.bincount(over.argmax(axis=0)[struck.any(axis=0)], minlength=ranks)
-    tails = (bdtrc(int(n.max()) - 1, int(n.sum()), 1.0 / ranks) for n in (by_rank, longest))
-    most = min(ranks * float(tail) for tail in tails)
+    most = min(ranks * chance_of(int(n.max()), int(n.sum()), 1.0 / ranks) for n in (by_rank, longest))
     share = struck.mean(axis=0)
     chance = float((share * (1.0 - share)).sum()) * ranks / (ranks - 1)
     squares = float(np.square(by_rank - count / ranks).sum())

@@ -16,11 +16,8 @@ import numpy as np
 from tracekit.analysis.slowrank.expected.nodes import Nodes, Reach, reach
 from tracekit.analysis.slowrank.expected.sound_transfers import slowest_ns
 from tracekit.matching.channels import Channel
-from tracekit.matching.clock import aligned
 from tracekit.matching.message_order import UNKNOWN_SIZE
 from tracekit.thresholds.slowrank import FEW_LINKS, MAJORITY
-from tracekit.thresholds.tables import TAIL_NS
-from tracekit.timing.buffered_sends import bytes_of
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, Mask
 
@@ -132,62 +129,25 @@ def uncompared_lateness(
 
     `slow` holds for each slow channel its transfer and its peers' transfer of each compared message, ns; `tested` the
     compared instances of each channel, and `late` how late these were, ns. A channel without compared instances passes
-    the link where it has all `ranks` at the link as members, and is of the kind of a slow channel. Its least lateness
-    is what smaller groups beside the link show (`_beyond_smaller`), and its likely one no more where the slow channels
-    carry a message that is not late.
+    the link where it has all `ranks` at the link as members, and is of the kind of a slow channel. Nothing shows its
+    least lateness, nor its likely one where the slow channels carry a message that is not late.
     """
     first, channels = run.waits.first_row, run.ops.channels
-    known = run.waits.complete & run.waits.timed & run.analysed[first]
-    usable = known.copy()
+    usable = run.waits.complete & run.waits.timed & run.analysed[first]
     usable[[number for numbers in tested.values() for number in numbers]] = False
     kinds = {(channels[c].p2p, _leaves_node(reach(channels[c], nodes))) for c in slow}
     alike = [c for c in channels if (c.p2p, _leaves_node(reach(c, nodes))) in kinds]
     passed = [c for c in alike if c.number not in tested and set(ranks) <= set(c.members)]
-    sound = [c for c in alike if not set(ranks) & set(c.members)]
     channel = run.ops.channel[first]
     proven = usable & np.isin(channel, list(slow))
     open_ = usable & np.isin(channel, [c.number for c in passed])
     spent = np.where(proven | open_, run.waits.delivery, 0).astype(np.float64)
     likely, other = _by_delay_and_share(spent, [pair for pairs in slow.values() for pair in pairs])
-    shown = np.where(proven, np.minimum(likely, other), _beyond_smaller(run, passed, sound, known))
-    least = np.minimum(shown, spent)
-    likely = np.maximum(likely, least)
+    least = np.where(proven, np.minimum(likely, other), 0.0)
     compared = np.array([number for c in slow for number in tested.get(c, ())], np.int64)
     messages = run.ops.token[first[compared]]
     all_late = np.isin(messages, messages[late[compared] > 0]).all()
     return least, likely if all_late else np.where(proven, likely, least), np.maximum(likely, other)
-
-
-def _beyond_smaller(run: Measured, passed: Sequence[Channel], sound: Sequence[Channel], known: Mask) -> F64:
-    """Return how long transfers of `passed` last beyond what smaller `sound` groups let them take at most, ns.
-
-    By instance; 0 where no `known` transfer shows it. A collective of n ranks takes n - 1 rounds at most, so that its
-    usual time is at most that of a group of m ranks for as many bytes, times (n - 1) / (m - 1). What a smaller call of
-    a channel takes longer, a larger one does as well, whether the link delays each call or its bytes.
-    """
-    first, delivery = run.waits.first_row, run.waits.delivery
-    channel, tokens = run.ops.channel[first], run.ops.token[first].tolist()
-    op = np.array([str(token).partition("/")[0] for token in tokens])
-    size = np.array([bytes_of(str(token)) for token in tokens], np.int64)
-    beyond = np.zeros(len(first))
-    for slow in (c for c in passed if not c.p2p):
-        mine = np.flatnonzero(known & (channel == slow.number) & (size > 0))
-        for kind, bytes_each in sorted(
-            {(str(op[i]), int(size[i])) for i in mine.tolist()}, key=lambda k: k[1]
-        ):
-            most = [
-                float(np.median(delivery[there])) * (len(slow.members) - 1) / (len(other.members) - 1)
-                for other in sound
-                if 1 < len(other.members) <= len(slow.members)
-                for there in [known & (channel == other.number) & (op == kind) & (size >= bytes_each)]
-                if there.any()
-            ]
-            if most:
-                here = mine[(op[mine] == kind) & (size[mine] == bytes_each)]
-                longer = float(np.median(delivery[here])) - min(most)
-                larger = mine[size[mine] >= bytes_each]
-                beyond[larger] = np.maximum(beyond[larger], longer)
-    return beyond
 
 
 def _by_delay_and_share(spent: F64, compared: Collection[tuple[float, float]]) -> tuple[F64, F64]:
@@ -211,15 +171,13 @@ def _leaves_node(where: Reach) -> bool | None:
 # Whether the members of slow transfers are certain, where no recorded argument names them.
 #
 # A collective of an inferred group that lasts longer than any transfer may wait for a rank that the group lacks: the
-# group is inferred from ranks that leave together, and replicas in step leave together as well. Where all ranks were
-# recorded on one clock and no other rank leaves together with the members, the group is complete.
+# group is inferred from ranks that leave together, and replicas in step leave together as well.
 
 
 def beyond_inferred_group(run: Measured, numbers: Sequence[int]) -> bool:
     """Whether most of the collectives `numbers` may wait for ranks that are not their members.
 
-    That is: their group is inferred, they last longer than on the slowest network, and another rank may leave with
-    them.
+    That is: their group is inferred, and they last longer than on the slowest network.
     """
     ops = run.ops
     beyond = []
@@ -228,29 +186,7 @@ def beyond_inferred_group(run: Measured, numbers: Sequence[int]) -> bool:
         inferred = ops.per_rank[rank].inferred
         guessed = inferred is not None and bool(inferred[row - ops.of(rank).start])
         beyond.append(guessed and float(run.waits.delivery[number]) > slowest_ns(str(ops.token[row])))
-    return float(np.mean(beyond)) > MAJORITY and not _leave_alone(run, numbers)
-
-
-def _leave_alone(run: Measured, numbers: Sequence[int]) -> bool:
-    """Whether every other rank was recorded on a common clock, and rarely leaves together with the members.
-
-    Among many ranks some leave at the same moment by chance; a missing member does so most of the time, to within the
-    doubt of its clock and its drift.
-    """
-    ops, clocks = run.ops, run.clocks
-    members = ops.channels[int(ops.channel[run.waits.first_row[numbers[0]]])].members
-    if run.missing or len({clocks.island[rank] for rank in ops.ranks}) > 1:
-        return False
-    end = aligned(ops, clocks, ops.end)
-    left = end[run.waits.first_row[np.array(numbers)]].astype(np.float64)  # members leave together
-    for rank in sorted(set(ops.ranks) - set(members)):
-        error = TAIL_NS + clocks.error_ns(rank, members[0], float(np.ptp(left)))
-        ends = np.sort(end[ops.of(rank)]).astype(np.float64)
-        at = np.searchsorted(ends, left - error)
-        together = (at < len(ends)) & (ends[np.minimum(at, len(ends) - 1)] <= left + error)
-        if len(ends) and float(together.mean()) > MAJORITY:
-            return False
-    return True
+    return float(np.mean(beyond)) > MAJORITY
 
 
 def is_sure(run: Measured, channel: int, numbers: list[int], *, clockless: bool) -> bool:

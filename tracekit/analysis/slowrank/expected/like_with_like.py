@@ -115,14 +115,18 @@ def alike_excess(run: Measured, met: Circumstances) -> Excess:
     return replace(found, z=z, mean=mean, value=value, throughout=once)
 
 
+def _parts(run: Measured, met: Circumstances, computed: F64) -> tuple[F64, F64]:
+    """The compute and the rest of own time without their confounders, ranks × steps, ns."""
+    return computed - met.tokens.beyond - met.beside, run.steps.own - computed - met.role
+
+
 def _computes_longer(run: Measured, met: Circumstances, computed: F64) -> tuple[Excess, Mask]:
     """The excess of compute over the peers', and whether it alone makes each row slow, with gaps that differ by chance.
 
     Gaps much shorter than the peers' are not chance: the host of a slow device runs ahead of it, so the device makes up
     for its kernels where others are idle. Gaps that are clearly longer are not chance either.
     """
-    parts = computed - met.tokens.beyond - met.beside, run.steps.own - computed - met.role
-    return _alone(run, *parts, met.peers, of_device=run.on_gpus)
+    return _alone(run, *_parts(run, met, computed), met.peers, of_device=run.on_gpus)
 
 
 def _idles_longer(run: Measured, met: Circumstances, computed: F64) -> tuple[Excess, Mask]:
@@ -131,8 +135,8 @@ def _idles_longer(run: Measured, met: Circumstances, computed: F64) -> tuple[Exc
     Uneven data lengthens kernels of changing ranks, which hides a host that pauses in every step. Ranks idle unlike by
     design, so that a fault must exceed by far what they differ by, and none is found on a rank that loads for others.
     """
-    parts = run.steps.own - computed - met.role, computed - met.tokens.beyond - met.beside
-    found, apart = _alone(run, *parts, met.peers)
+    compute, idle = _parts(run, met, computed)
+    found, apart = _alone(run, idle, compute, met.peers)
     apart &= np.nan_to_num(found.mean) > Z_LIMIT * spread(found.mean)
     apart[met.of_role] = False
     return found, apart

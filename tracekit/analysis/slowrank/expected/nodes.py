@@ -160,16 +160,19 @@ _LINKS_OF_NODE: Final = 2
 """The least number of links of a node that must be slow: one alone has two ends, and either may be slow."""
 
 
-def whole_boundaries(run: Measured, slow: Sequence[int], compared: Sequence[Channel]) -> bool:
-    """Whether all `compared` links between the pipeline stages that the channels `slow` connect are slow.
+def whole_boundaries(run: Measured, slow: Sequence[int]) -> bool:
+    """Whether all compared links between the pipeline stages that the channels `slow` connect are slow.
 
     Then the boundary of a node may lie between these stages, with a slower network. False for collectives, which do not
     show that.
     """
-    if not all(run.ops.channels[c].p2p for c in slow):
+    channels, first = run.ops.channels, run.waits.first_row
+    if not all(channels[c].p2p for c in slow):
         return False
-    ends = {_stages(run, run.ops.channels[c]) for c in slow}
-    pairs = {frozenset(run.ops.channels[c].members) for c in slow}
+    usable = run.waits.complete & run.waits.timed & run.analysed[first]
+    compared = [channels[c] for c in np.unique(run.ops.channel[first[usable]]).tolist()]
+    ends = {_stages(run, channels[c]) for c in slow}
+    pairs = {frozenset(channels[c].members) for c in slow}
     return all(frozenset(c.members) in pairs for c in compared if c.p2p and _stages(run, c) in ends)
 
 

@@ -123,10 +123,8 @@ def tokens_may_explain(case: Case, row: int) -> bool:
     most = MAJORITY * float(np.nan_to_num(case.found.mean[row]))
     if case.steps.mean(case.met.tokens.of_unknown_size[row]) <= most:
         return False
-    stage = next(rows for rows in case.stages if row in rows)
-    computing = case.steps.means(case.computed[stage])
-    mine = stage == row
-    return float(computing[mine][0] - np.nanmedian(computing[~mine])) > most
+    computing = case.steps.means(case.computed)
+    return float(computing[row] - np.nanmedian(computing[np.setdiff1d(case.stage_of(row), row)])) > most
 
 
 def in_the_only_step(case: Case) -> Undecided | None:

@@ -33,7 +33,7 @@ from tracekit.thresholds.slowrank import (
     USUAL_VARIATION,
     Z_LIMIT,
 )
-from tracekit.units import F64, I64, Mask
+from tracekit.units import F64, Mask
 
 
 @dataclass(frozen=True)
@@ -258,16 +258,11 @@ def more_data_price_ns(case: Case) -> float:
 
     The longest rank of each step loses it. 0 unless the counts of ranks vary more than work does without data.
     """
-    rows = rows_sampled(max(case.stages, key=len))
+    rows = sampled(max(case.stages, key=len), RANKS_SAMPLED).tolist()
     more = more_data_ns(case, rows)
     if variation(float(np.nanmedian(case.steps.own[rows])) + more) <= USUAL_VARIATION:
         return 0.0
     return case.steps.mean(more.max(axis=0))
-
-
-def rows_sampled(stage: I64) -> list[int]:
-    """Return at most RANKS_SAMPLED rows of a stage, spread over it."""
-    return [int(row) for row in stage[:: max(1, len(stage) // RANKS_SAMPLED)]][:RANKS_SAMPLED]
 
 
 def variation(values: F64) -> float:

@@ -73,6 +73,14 @@ def saved_by(
     return low, best, high
 
 
+def saved_by_gaps(case: Case, models: Timelines, over: Mapping[int, F64]) -> tuple[float, float, float]:
+    """Return `saved_by` a cure of the longest gaps, `over` as of `without_gaps`: at most the longest of each step."""
+    cuts = without_gaps(case, models.likely, over)
+    low, best, high = saved_by(case, models, over, lambda model: model.rescaled_ns(cuts))
+    most = case.steps.mean(np.max(list(over.values()), axis=0))
+    return low, min(best, most), min(high, most)
+
+
 def alike(case: Case, row: int, rows: I64) -> bool:
     """Whether the host of `row`, one of `rows`, needs no longer than other hosts beyond chance; True where unknown."""
     needs, number = case.host_needs, next(n for n, stage in enumerate(case.stages) if row in stage)

@@ -134,41 +134,37 @@ def _of_kernel(case: Case, late: F64) -> F64:
 
 
 def _with_mates(case: Case, late: F64) -> F64:
-    """`late`, extended by the delay of other messages in the kernels of late ones (by instance, ns).
-
-    No message becomes shorter than the usual transfer of its token.
-    """
-    ops, waits = case.ops, case.waits
+    """`late`, extended by the delay of other messages in the kernels of late ones (by instance, ns)."""
+    ops, result = case.ops, late.copy()
     rows = np.flatnonzero((ops.instance >= 0) & ops.among(("recv",)))
-    held = _of_kernel(case, late)[rows]
-    mates = rows[(held > 0) & (late[ops.instance[rows]] == 0)]
-    result = late.copy()
-    for token in _tokens(ops.token[mates]):
-        punctual = ops.instance[rows[(held == 0) & (ops.token[rows] == token)]]
-        mine = mates[ops.token[mates] == token]
-        if len(punctual):
-            over = waits.transfer[ops.instance[mine]] - float(np.median(waits.transfer[punctual]))
-            result[ops.instance[mine]] = np.minimum(_of_kernel(case, late)[mine], over).clip(0.0)
+    mine = ops.instance[rows]
+    held = _held(case, rows, case.waits.transfer[mine].astype(np.float64), late)
+    result[mine] = np.where(late[mine] == 0, held, late[mine])
     return result
 
 
 def _cured(case: Case, model: StepModel, late: F64) -> StepModel:
-    """`model` with buffered sends shortened by what a message of their kernel is `late` (by instance, ns).
-
-    No send becomes shorter than the usual send of its token in punctual kernels.
-    """
+    """`model` with buffered sends shortened by what a message of their kernel is `late` (by instance, ns)."""
     ops, fixed = case.ops, model.fixed.copy()
     own = fixed[: len(ops.op)]  # operations of ranks without a trace follow
     rows = np.flatnonzero(ops.among(("send",)) & (ops.instance >= 0) & (own >= 0))
-    by = _of_kernel(case, late)[rows]
-    for token in _tokens(ops.token[rows[by > 0]]):
-        same = ops.token[rows] == token
-        sound = fixed[rows[same & (by == 0)]]
-        if len(sound):
-            mine = rows[same & (by > 0)]
-            least = np.minimum(fixed[mine], float(np.median(sound)))
-            fixed[mine] = np.maximum(fixed[mine] - by[same & (by > 0)], least)
+    fixed[rows] -= _held(case, rows, fixed[rows], late)
     return model.retimed(fixed=fixed)
+
+
+def _held(case: Case, rows: I64, spent: F64, late: F64) -> F64:
+    """What the operations in `rows`, which last `spent`, are held by a message of their kernel that is `late`; ns.
+
+    None becomes shorter than the usual operation of its token in punctual kernels; 0 where there is none.
+    """
+    by, found = _of_kernel(case, late)[rows], np.zeros(len(rows))
+    for token in _tokens(case.ops.token[rows[by > 0]]):
+        same = case.ops.token[rows] == token
+        mine, punctual = same & (by > 0), same & (by == 0)
+        if punctual.any():
+            beyond = spent[mine] - float(np.median(spent[punctual]))
+            found[mine] = np.minimum(by[mine], beyond).clip(0.0)
+    return found
 
 
 def _tokens(found: npt.NDArray[np.object_]) -> list[str]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.like_with_like import idle_beyond
-from tracekit.analysis.slowrank.hypotheses.host_bound import saved_by, without_gaps
+from tracekit.analysis.slowrank.hypotheses.host_bound import saved_by_gaps
 from tracekit.analysis.slowrank.price import Price
 from tracekit.causes import DATALOADER, HOST_STALL
 from tracekit.findings import Cause
@@ -41,14 +41,12 @@ def role_of_tensor_groups(case: Case) -> Role | None:
     if not rows or (models := case.timelines) is None:
         return None
     over = np.maximum(np.fmin(case.met.role, idle_beyond(case, case.computed, case.met.of_role)), 0.0)
-    cuts = without_gaps(case, models.likely, {row: over[row] for row in rows})
-    saved = Price.between(*saved_by(case, models, rows, lambda model: model.rescaled_ns(cuts)))
+    price = Price.between(*saved_by_gaps(case, models, {row: over[row] for row in rows}))
     longer = float(np.median(over[list(rows)].mean(axis=1)))
-    most = case.steps.mean(over[list(rows)].max(axis=0))
     loads = [_loading(case, row) for row in sampled(list(rows))]
-    costly = min(longer, saved.best)  # devices idle for all of it where hosts set the pace
+    costly = min(longer, price.best)  # devices idle for all of it where hosts set the pace
     cause: Cause = DATALOADER if np.median(loads) >= MAJORITY * costly else HOST_STALL
-    return Role(rows, longer, Price.between(saved.low, min(saved.best, most), min(saved.high, most)), cause)
+    return Role(rows, longer, price, cause)
 
 
 def unrecorded_role(case: Case, row: int) -> tuple[int, ...]:

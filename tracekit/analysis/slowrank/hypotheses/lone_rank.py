@@ -13,15 +13,15 @@ from functools import partial
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case, Timelines
+from tracekit.analysis.slowrank.expected.excess import filled_by_spans, over_all
 from tracekit.analysis.slowrank.expected.same_kernels import Place, Ran, at_places, pace_at
-from tracekit.analysis.slowrank.hypotheses.host_bound import saved_by, without_gaps
+from tracekit.analysis.slowrank.hypotheses.host_bound import saved_by, saved_by_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import pace_among
 from tracekit.analysis.slowrank.price import Price
-from tracekit.causes import CAUSES, CPU_LAUNCH, DATALOADER, GPU_COMPUTE, HOST_STALL, MEMORY
+from tracekit.causes import CAUSES, CPU_LAUNCH, GPU_COMPUTE, HOST_STALL
 from tracekit.findings import Cause
 from tracekit.intervals import union
 from tracekit.step_graph.replay import StepModel
-from tracekit.step_graph.statistics import excess
 from tracekit.steps.medians import median_of_others, of_rows
 from tracekit.steps.steps import idle_within, windows_of
 from tracekit.thresholds.slowrank import (
@@ -31,7 +31,6 @@ from tracekit.thresholds.slowrank import (
     MIN_LOST_SHARE,
     MINOR,
     NO_ACCIDENT,
-    NOISE_FLOOR,
     PEERS_SAMPLED,
     STAGE_TELLING_PEERS,
     USUAL_VARIATION,
@@ -126,7 +125,7 @@ def _slow_devices(case: Case, models: Timelines) -> list[LoneFault]:
         cured = case.steps.own.copy()
         cured[row] -= over
         sign = f"nearly all kinds of kernels that every stage runs take {pace:.2f} times as long"
-        z = _significance(case, case.computed, row)
+        z = float(np.nan_to_num(over_all(case, case.computed).z[row]))
         price = Price.between(*saved_by(case, models, [row], partial(StepModel.step_ns, target=cured)))
         if len(others) + 1 < STAGE_TELLING_PEERS:
             price = Price.between(0.0, price.best, price.high)  # nothing shows which of two devices is usual
@@ -166,20 +165,19 @@ def _late_host(case: Case, models: Timelines, row: int) -> LoneFault | None:
     """The fault of the host of the rank in `row`; None unless its device is idle longer for it."""
     gaps = case.steps.own - case.computed
     others = _others(case, row)
-    longer = (gaps - median_of_others(gaps, [np.arange(len(gaps))]))[row]
-    over = np.nan_to_num(np.clip(longer - _at_begins(case, row), 0.0, None))
+    found = over_all(case, gaps)
+    over = np.nan_to_num(np.clip(found.value[row] - _at_begins(case, row), 0.0, None))
     if case.steps.mean(over) < case.threshold_ns:
         return None
     pace = pace_among(case, (row,), others)
     if pace is None and case.on_gpus:
         return None
-    cuts = without_gaps(case, models.likely, {row: over})
-    price = Price.between(*saved_by(case, models, [row], lambda model: model.rescaled_ns(cuts)))
-    z = _significance(case, gaps, row)
+    price = Price.between(*saved_by_gaps(case, models, {row: over}))
+    z = float(np.nan_to_num(found.z[row]))
     # without its pauses it may wait for a rank without a trace instead, in messages that now find it late
     low = 0.0 if case.missing else price.low
     price = Price.between(low, price.best, max(price.high, case.steps.mean(over)))
-    cause = _cause_of_gaps(case, row, others, case.steps.mean(over))
+    cause = _cause_of_gaps(case, row, others, over)
     loads = cause is not None and CAUSES[cause].shown_by("loader")
     if not loads and pace is not None and pace[0] > KIND_RATIO * pace[1]:
         sign = f"its host needs {pace[0] / pace[1]:.1f} times as long between two launches"
@@ -187,19 +185,14 @@ def _late_host(case: Case, models: Timelines, row: int) -> LoneFault | None:
     return LoneFault(row, cause, price, CAUSES[cause].meaning, over, z) if cause else None
 
 
-def _cause_of_gaps(case: Case, row: int, others: Sequence[int], over: float) -> Cause | None:
-    """What most of a device's longer gaps (ns a step) are: named spans, or gaps longer than any of the others'."""
+def _cause_of_gaps(case: Case, row: int, others: Sequence[int], over: F64) -> Cause | None:
+    """What most of a device's longer gaps are (by step, ns): named spans, or gaps longer than any of the others'."""
     mine, theirs = case.features(row), [case.features(r) for r in others]
     known = [f for f in theirs if f is not None]
     if mine is None or len(known) < len(theirs):
         return None
-    spans: tuple[tuple[Cause, float, list[float]], ...] = (
-        (DATALOADER, mine.loader, [f.loader for f in known]),
-        (MEMORY, mine.allocator, [f.allocator for f in known]),
-    )
-    for cause, lasts, usual in spans:
-        if lasts - float(np.median(usual)) >= MAJORITY * over:
-            return cause
+    if (named := filled_by_spans(case, [row], over[None], MAJORITY, others)) is not None:
+        return named
     longest = float(np.median([f.gaps.max(initial=0) for f in known])) if known else 0.0
     usual_gap = float(np.median([f.gap for f in known])) * case.steps.count
     pauses = float(mine.gaps[mine.gaps > longest].sum())
@@ -223,12 +216,6 @@ def _at_begins(case: Case, row: int) -> F64:
     for column, at in zip(columns, windows[0].tolist(), strict=True):
         found[column] = (end - begin)[(begin <= at) & (at < end)].sum()
     return found
-
-
-def _significance(case: Case, spent: F64, row: int) -> float:
-    """The standard errors by which the rank in `row` spends more time (ranks × steps, ns) than the others."""
-    found = excess(spent, [np.arange(len(spent))], NOISE_FLOOR * case.step_ns)
-    return float(np.nan_to_num(found.z[row]))
 
 
 def lone_ranks(case: Case) -> I64:

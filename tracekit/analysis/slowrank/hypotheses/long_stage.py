@@ -13,22 +13,21 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.contention import stage_contention
-from tracekit.analysis.slowrank.expected.excess import recurs
+from tracekit.analysis.slowrank.expected.excess import over_all, recurs
 from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.expected.same_kernels import at_places, pace_at
 from tracekit.analysis.slowrank.hypotheses.excess_parts import paused_hosts
-from tracekit.analysis.slowrank.hypotheses.host_bound import saved_by, saved_in, without_gaps
+from tracekit.analysis.slowrank.hypotheses.host_bound import saved_by_gaps, saved_in
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, launches_alike
 from tracekit.analysis.slowrank.price import Price, explained_from
-from tracekit.step_graph.statistics import NO_ROWS, Excess, confidence, excess
+from tracekit.step_graph.statistics import NO_ROWS, confidence
 from tracekit.steps.host_need import launch_pace
-from tracekit.steps.medians import median_by_column, median_of_others
+from tracekit.steps.medians import median_by_column
 from tracekit.thresholds.slowrank import (
     CHANCE,
     LITTLE_SHARE,
     MAJORITY,
     NODE_RANKS,
-    NOISE_FLOOR,
     USUAL_VARIATION,
     Z_LIMIT,
 )
@@ -57,6 +56,7 @@ class LongStage:
 class _Longer:
     """One stage: its rows of Steps, its time beyond the other stages by step (ns), and its standard errors."""
 
+    place: int  # among the recorded stages
     rows: I64
     over: F64
     z: float
@@ -95,12 +95,12 @@ def _at_pace(case: Case, found: Sequence[_Longer]) -> list[_Longer]:
     if not found or case.table is not None:
         return list(found)
     levels = _levels(case, case.steps.own if (computed := _compute(case)) is None else computed)
-    others = [rows for rows in _seen(case) if all(rows[0] != one.rows[0] for one in found)]
-    usual = [at_places(case, rows) for rows in others]
+    long = {one.place for one in found}
+    usual = [at_places(case, rows) for place, rows in enumerate(_seen(case)) if place not in long]
     result = []
     for one in found:
         pace = pace_at(at_places(case, one.rows), usual) or 1.0
-        slow = levels[_place(case, one.rows)] * (1.0 - 1.0 / pace)
+        slow = levels[one.place] * (1.0 - 1.0 / pace)
         explained = np.nanmean(slow) >= MAJORITY * np.nanmean(one.over)
         result.append(replace(one, over=slow, pace=pace) if explained else one)
     return result
@@ -126,9 +126,8 @@ def _computing_longer(case: Case, least: float) -> LongStage | None:
 
 def _of_work(case: Case, found: Sequence[_Longer], computed: F64) -> list[_Longer]:
     """The stages of `found` with their excess limited to compute, without stages that hardly compute longer."""
-    levels = _levels(case, computed)
-    beyond = levels - median_of_others(levels, [np.arange(len(levels))])
-    most = [one.over if one.pace else np.minimum(one.over, beyond[_place(case, one.rows)]) for one in found]
+    beyond = over_all(case, _levels(case, computed)).value
+    most = [one.over if one.pace else np.minimum(one.over, beyond[one.place]) for one in found]
     work = [replace(one, over=np.clip(over, 0.0, None)) for one, over in zip(found, most, strict=True)]
     longer = [float(np.nanmean(one.over)) for one in work]
     least = MAJORITY * max(longer)
@@ -158,11 +157,6 @@ def _idle(case: Case, stage: LongStage) -> LongStage:
     return replace(stage, idle=True, hosts_alike=as_fast, paused=paused, by_design=design)
 
 
-def _beyond(levels: F64, case: Case) -> Excess:
-    """The excess of stages, with levels that differ by design, over the median of the others."""
-    return excess(levels, [np.arange(len(levels))], NOISE_FLOOR * case.step_ns)
-
-
 def _longest(case: Case, spent: F64, *, proven: bool = True) -> list[_Longer]:
     """The longest stage, and further stages of a similar excess; empty where chance explains the longest.
 
@@ -171,10 +165,11 @@ def _longest(case: Case, spent: F64, *, proven: bool = True) -> list[_Longer]:
     groups = _seen(case)
     if len(groups) < 2:
         return []
-    found = _beyond(_levels(case, spent), case)
+    levels = _levels(case, spent)
+    found = over_all(case, levels)
     longer = any(confidence(z, len(found.z)) > 1.0 - CHANCE for z in np.nan_to_num(found.z).tolist())
     if longer and case.table is None and case.on_gpus:  # kernels are read only then
-        found = _beyond(_levels(case, spent) - stage_contention(case, groups), case)
+        found = over_all(case, levels - stage_contention(case, groups))
     if not np.isfinite(found.mean).any():
         return []
     surely = [z > Z_LIMIT if proven else confidence(z, len(groups)) > 1.0 - CHANCE for z in found.z.tolist()]
@@ -186,12 +181,7 @@ def _longest(case: Case, spent: F64, *, proven: bool = True) -> list[_Longer]:
     if order[0] not in long:
         return []
     few = len(long) <= MAJORITY * len(groups)
-    return [_Longer(groups[i], found.value[i], float(found.z[i])) for i in (long if few else order[:1])]
-
-
-def _place(case: Case, rows: I64) -> int:
-    """The index of the stage of `rows` among the recorded stages."""
-    return next(i for i, group in enumerate(_seen(case)) if group[0] == rows[0])
+    return [_Longer(i, groups[i], found.value[i], float(found.z[i])) for i in (long if few else order[:1])]
 
 
 def _seen(case: Case) -> list[I64]:
@@ -247,7 +237,7 @@ def _price(case: Case, found: Sequence[_Longer]) -> LongStage:
     levels = _levels(case, own)
     cured = own.copy()
     for one in found:
-        level = levels[_place(case, one.rows)]
+        level = levels[one.place]
         cured[one.rows] = cured[one.rows] * ((level - one.over) / level)[None, :]
     spent = np.nan_to_num(np.nansum(own, axis=1))
     order = sorted(np.concatenate([one.rows for one in found]).tolist(), key=lambda r: (-float(spent[r]), r))
@@ -277,14 +267,10 @@ def _loading(case: Case, stage: _Longer, priced: LongStage, loaders: tuple[int, 
     if (models := case.timelines) is None:
         return found
     computed = _compute(case)
-    usual = _levels(case, case.steps.own)[_place(case, stage.rows)] - stage.over
-    over = case.steps.own - usual
+    over = case.steps.own - (_levels(case, case.steps.own)[stage.place] - stage.over)
     if computed is not None:
         gaps = case.steps.own - computed
         over = np.minimum(over, gaps - median_by_column(np.delete(gaps, loaders, axis=0)))
     over = np.nan_to_num(np.clip(over, 0.0, None))
-    cuts = without_gaps(case, models.likely, {row: over[row] for row in loaders})
-    saved = Price.between(*saved_by(case, models, loaders, lambda model: model.rescaled_ns(cuts)))
-    longest = case.steps.mean(over[list(loaders)].max(axis=0))
-    price = Price.between(saved.low, saved.best, min(saved.high, longest))
-    return replace(found, price=price, over=longest)
+    price = Price.between(*saved_by_gaps(case, models, {row: over[row] for row in loaders}))
+    return replace(found, price=price, over=case.steps.mean(over[list(loaders)].max(axis=0)))

@@ -90,8 +90,10 @@ def slow_link(case: Case) -> SlowLink | None:
     """
     nodes, least = nodes_of(case), case.threshold_ns
     found = _slowest(case, nodes)
-    if not nodes and found is not None and _whole_boundaries(case, found):
-        return None if fit_hardware(case, found.channels) else replace(found, layout=UNPLACED)
+    if found is not None and not nodes and found.ratio < NETWORKS_RATIO:
+        if whole_boundaries(case, found.channels):
+            return None if fit_hardware(case, found.channels) else replace(found, layout=UNPLACED)
+        return found
     if nodes and (found is None or not found.may_cost(least)):
         lone = lone_links(case, nodes)
         alone = _slowest(case, {}, lone) if lone else None
@@ -110,14 +112,6 @@ def _priced(case: Case, late: F64, uncompared: tuple[F64, F64, F64]) -> tuple[F6
     if most.sum() > least.sum():
         price = Price.between(price_of(case, least).low, price.best, price_of(case, most).high)
     return likely, price
-
-
-def _whole_boundaries(case: Case, found: SlowLink) -> bool:
-    """Whether all links between the stages that the slow links connect are slow: a node may end there."""
-    ops, rows = case.ops, case.waits.first_row
-    usable = np.flatnonzero(case.waits.complete & case.waits.timed & case.analysed[rows])
-    compared = [ops.channels[c] for c in np.unique(ops.channel[rows[usable]]).tolist()]
-    return found.ratio < NETWORKS_RATIO and whole_boundaries(case, found.channels, compared)
 
 
 def _slowest(case: Case, nodes: Nodes, only: Collection[int] | None = None) -> SlowLink | None:
