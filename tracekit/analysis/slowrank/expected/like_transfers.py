@@ -16,8 +16,10 @@ import numpy as np
 from tracekit.analysis.slowrank.expected.nodes import Nodes, Reach, reach
 from tracekit.analysis.slowrank.expected.sound_transfers import slowest_ns
 from tracekit.matching.channels import Channel
+from tracekit.matching.clock import aligned
 from tracekit.matching.message_order import UNKNOWN_SIZE
 from tracekit.thresholds.slowrank import FEW_LINKS, MAJORITY
+from tracekit.thresholds.tables import TAIL_NS
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, Mask
 
@@ -171,13 +173,15 @@ def _leaves_node(where: Reach) -> bool | None:
 # Whether the members of slow transfers are certain, where no recorded argument names them.
 #
 # A collective of an inferred group that lasts longer than any transfer may wait for a rank that the group lacks: the
-# group is inferred from ranks that leave together, and replicas in step leave together as well.
+# group is inferred from ranks that leave together, and replicas in step leave together as well. Where all ranks were
+# recorded on one clock and no other rank leaves together with the members, the group is complete.
 
 
 def beyond_inferred_group(run: Measured, numbers: Sequence[int]) -> bool:
     """Whether most of the collectives `numbers` may wait for ranks that are not their members.
 
-    That is: their group is inferred, and they last longer than on the slowest network.
+    That is: their group is inferred, they last longer than on the slowest network, and another rank may leave with
+    them.
     """
     ops = run.ops
     beyond = []
@@ -186,7 +190,29 @@ def beyond_inferred_group(run: Measured, numbers: Sequence[int]) -> bool:
         inferred = ops.per_rank[rank].inferred
         guessed = inferred is not None and bool(inferred[row - ops.of(rank).start])
         beyond.append(guessed and float(run.waits.delivery[number]) > slowest_ns(str(ops.token[row])))
-    return float(np.mean(beyond)) > MAJORITY
+    return float(np.mean(beyond)) > MAJORITY and not _leave_alone(run, numbers)
+
+
+def _leave_alone(run: Measured, numbers: Sequence[int]) -> bool:
+    """Whether every other rank was recorded on a common clock, and rarely leaves together with the members.
+
+    Among many ranks some leave at the same moment by chance; a missing member does so most of the time, to within the
+    doubt of its clock and its drift.
+    """
+    ops, clocks = run.ops, run.clocks
+    members = ops.channels[int(ops.channel[run.waits.first_row[numbers[0]]])].members
+    if run.missing or len({clocks.island[rank] for rank in ops.ranks}) > 1:
+        return False
+    end = aligned(ops, clocks, ops.end)
+    left = end[run.waits.first_row[np.array(numbers)]].astype(np.float64)  # members leave together
+    for rank in sorted(set(ops.ranks) - set(members)):
+        error = TAIL_NS + clocks.error_ns(rank, members[0], float(np.ptp(left)))
+        ends = np.sort(end[ops.of(rank)]).astype(np.float64)
+        at = np.searchsorted(ends, left - error)
+        together = (at < len(ends)) & (ends[np.minimum(at, len(ends) - 1)] <= left + error)
+        if len(ends) and float(together.mean()) > MAJORITY:
+            return False
+    return True
 
 
 def is_sure(run: Measured, channel: int, numbers: list[int], *, clockless: bool) -> bool:
