@@ -136,7 +136,7 @@ def varied_ns(case: Case) -> float:
     model = case.timeline
     if model is None or not case.on_gpus:
         return 0.0
-    ratio = dispersion(case)
+    ratio = dispersion(case).ratio
     if ratio <= UNEVEN_RATIO:
         return 0.0
     cuts: dict[tuple[int, int], Cuts] = {}

@@ -5,6 +5,7 @@ Its price is the saving if every micro-batch is typical and chance stays as it i
 
 from collections import defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from tracekit.thresholds.slowrank import (
     MINOR,
     RANKS_SAMPLED,
     STEP_PARTS,
+    UNEVEN_RATIO,
     USUAL_VARIATION,
 )
 from tracekit.timing.measured import Measured
@@ -98,7 +100,8 @@ def _evened(even: Evened, line: RankTimeline, columns: tuple[int, ...]) -> Cuts:
 def _follows_data(case: Case) -> bool:
     """Whether work follows uneven data: attention varies between peers more than the rest of compute.
 
-    False where the traces do not name attention.
+    Where a GPU trace does not name attention, it suffices that whole parts of a step vary, not only single kernels. On
+    a CPU it does not, because its scheduler distributes time unevenly as well.
     """
     stage = sampled(max(case.stages, key=len), RANKS_SAMPLED).tolist()
     read = [f for row in stage if (f := case.features(row)) is not None]
@@ -110,17 +113,24 @@ def _follows_data(case: Case) -> bool:
         return False
     attention = np.array([f.attention_by_step for f in read])
     rest = np.array([f.busy_by_step for f in read]) - attention
-    named = attention.mean() >= MIN_LOST_SHARE * rest.mean()
-    return bool(named) and variation(attention) > max(CLEARLY_MORE * variation(rest), USUAL_VARIATION)
+    if attention.mean() < MIN_LOST_SHARE * rest.mean():
+        uneven = dispersion(case)
+        return read[0].on_gpu and uneven.ratio > UNEVEN_RATIO and uneven.spread_share > USUAL_VARIATION
+    return variation(attention) > max(CLEARLY_MORE * variation(rest), USUAL_VARIATION)
 
 
-def dispersion(run: Measured) -> float:
-    """Return the overdispersion of own time between peers: variance of blocks over the sum of their operations'.
+@dataclass(frozen=True)
+class Dispersion:
+    """How unevenly work is distributed between peers: `ratio` is 1 where delays are independent of each other."""
 
-    It is 1 where delays are independent of each other.
-    """
+    ratio: float
+    spread_share: float  # standard deviation of a peer's own time in a step over its mean
+
+
+def dispersion(run: Measured) -> Dispersion:
+    """The overdispersion of own time between peers: variance of blocks over the sum of their operations' variances."""
     parts = segments(run)
-    whole, single = 0.0, 0.0
+    whole, single, level = 0.0, 0.0, 0.0
     for rows in (stage for stage in run.stages if len(stage) >= 2):
         values = parts[rows][:, np.isfinite(parts[rows]).any(axis=0)]
         values = values[np.isfinite(values).all(axis=1)]
@@ -134,7 +144,8 @@ def dispersion(run: Measured) -> float:
         sums = np.add.reduceat(deviation, cuts[:-1], axis=1)
         whole += float(np.square(sums).sum())
         single += float(np.square(deviation).sum())
-    return whole / single if single > 0 else 1.0
+        level += float(values.sum() / len(values)) ** 2 / len(sums[0]) * len(values)
+    return Dispersion(whole / single if single > 0 else 1.0, float(np.sqrt(whole / level)) if level else 0.0)
 
 
 def segments(run: Measured) -> F64:
