@@ -10,22 +10,23 @@ WORST = {
     "causes by constant": 7,
     "models": 0,
     "texts": 0,
-    "thresholds": 44,
-    "own thresholds": 30,
+    "thresholds": 45,
+    "own thresholds": 31,
     "one importer": 0.25,
     "chain": 22,
     "reached": 165,
     "answers": 1,
     "answer functions": 0,
     "functions that answer": 60,
-    "lines": 11021,
+    "lines": 11058,
 }
 """The values today, as `make measures` prints them with the goal of each.
 
 A role that loads data is a hypothesis with a rule of its own since three rules and a threshold went for it. Described
 hardware is a module, and what sound transfers take on any hardware another. Noise and delays have a module as well, as
 have the work of hosts and their timelines in replays. A rule that adds lines to slowrank pays for them with what it
-replaces; nothing paid for 50 lines of the begin of the first step, attention that lasts, and long steps beside others.
+replaces; rules on open prices, lists of suspects and comparisons with all others that were written several times paid
+for the begin of the first step, attention that lasts, and long steps beside others.
 """
 
 
