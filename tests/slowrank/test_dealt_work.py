@@ -7,6 +7,7 @@ from tests.slowrank.events import Timeline, write_run
 from tracekit.analysis.slowrank.analyse import _answered, analyse
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.decision.work_gaps import varied_ns
+from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import dealt_price
 from tracekit.analysis.slowrank.price import Price
 from tracekit.findings import Coverage
@@ -108,7 +109,7 @@ def test_slow_devices_of_a_replica_follow_no_data(tmp_path):
 def test_work_that_varies_unexplained_is_no_health(tmp_path, monkeypatch, factor, noise, verdict):
     """What kernels tell of the data is not asked, nor whether ranks are slow in turn."""
     monkeypatch.setattr("tracekit.analysis.slowrank.evidence.uneven_data", lambda _case: 0.0)
-    monkeypatch.setattr("tracekit.analysis.slowrank.evidence.moving_work", lambda _case: None)
+    monkeypatch.setattr(Evidence, "moving", None)
     finding = analyse(trained(tmp_path, factor, noise, layers=6))
     assert (finding.verdict, finding.suspects) == (verdict, ())
     assert ("whole parts of steps are longer, on a different rank each time" in finding.reason) == (
