@@ -18,7 +18,7 @@ from tracekit.thresholds.slowrank import PROVING_STEPS
 
 
 @pytest.mark.parametrize("kind", sorted({*NOBODYS_KINDS} - {"long_step", "long_operation"}))
-@pytest.mark.parametrize("seed", quick_first(1, [1, 2, 4]))
+@pytest.mark.parametrize("seed", quick_first(1, [2, 1, 4]))
 @pytest.mark.quick(1)
 def test_one_long_step_among_five_is_nobodys_fault(kind, seed):
     found = mark(seed, kind=kind, world=8, steps=5)

@@ -21,7 +21,7 @@ from tracekit.analysis.slowrank.hypotheses.suspect_work import (
 from tracekit.analysis.slowrank.wording import ranks_in_words
 from tracekit.steps.medians import median_by_column
 from tracekit.steps.step_kernels import longest_beyond
-from tracekit.thresholds.slowrank import CLEARLY_MORE, MAJORITY, MINOR, NO_ACCIDENT, PROVING_STEPS
+from tracekit.thresholds.slowrank import CLEARLY_MORE, MAJORITY, MINOR, NO_ACCIDENT, PROVING_STEPS, STEP_PARTS
 from tracekit.units import I64, Mask, ms
 
 
@@ -153,14 +153,15 @@ def _was_an_accident(case: Case, found: OneStep) -> bool:
 
 
 def _begins_late(case: Case, found: OneStep, longer: float) -> bool:
-    """Whether most of `longer`, ns, passes before the first communication of the rank in the step."""
+    """Whether most of `longer`, ns, passes in the first of STEP_PARTS parts of the rank's step."""
 
     def before(row: int) -> float:
         mine = case.ops.of(case.steps.ranks[row])
-        first = np.flatnonzero(
+        there = np.flatnonzero(
             case.analysed[mine] & (case.ops.step[mine] == case.steps.numbers[found.column])
         )
-        return float(case.ops.at_start[mine][first[:1]].sum() - case.steps.begin[row, found.column])
+        first = there[len(there) // STEP_PARTS :][:1]
+        return float(case.ops.at_start[mine][first].sum() - case.steps.begin[row, found.column])
 
     usual = np.nanmedian([before(row) for row in case.beside(found.row, found.rows)] or [np.nan])
     return not before(found.row) - usual < MAJORITY * longer
