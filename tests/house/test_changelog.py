@@ -43,3 +43,8 @@ def test_a_fragment_is_sentences_without_a_bullet(fragment):
     text = fragment.read_text(encoding="utf-8")
     assert re.fullmatch(r"[A-Z`](.|\n)*\.\n", text)
     assert max(map(len, text.splitlines())) <= 140
+
+
+def test_fragments_name_no_issue():
+    """A fragment without a plus is of the issue with its name, and the project's issues are not public."""
+    assert [f.name for f in FRAGMENTS if not f.name.startswith("+")] == []
