@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from tests.localise.case import make, save
 from tests.slowrank.turns import by_halves, delayed, in_turn
 from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.ingest import load
 from tracekit.report.slowrank_text import next_step
 from tracekit.step_graph.delays import PROVEN, chance_of_delays, exponential_odds, levels, low, spacing_noise
 
@@ -142,6 +144,15 @@ def test_few_single_delays_accuse_none(tmp_path):
     """Five ranks in five steps prove neither noise nor delays."""
     found, _ = single_delays(tmp_path, 5, 5, 7500.0, 116)
     assert (found.verdict, found.suspects) == ("inconclusive", ()), found.reason
+
+
+def test_work_of_unequal_tokens_is_no_delay_of_hosts(tmp_path):
+    """Two ranks load for 5 ms in each of three steps, and the kernels of all vary by as much with their tokens."""
+    case = make(9902212)
+    save(case, tmp_path)
+    found = analyse(load([str(tmp_path)]))
+    assert (found.verdict, found.cause) == ("slow_rank", "dataloader")
+    assert tuple(sorted(s.rank for s in found.suspects)) == case.culprits == (4, 5)
 
 
 def test_equal_times_have_no_odds():

@@ -212,9 +212,9 @@ def _slow_ranks(e: Evidence, found: Hypothesis) -> Answer:
             return blame_in_turn(case, stalls, hosts=hosts)
         found = rest or found
     answer = launched_late(case, blame_ranks(case, found))
-    own, groups = case.steps.own - case.met.explained, case.met.peers.groups
-    idle = answer.verdict == "slow_rank" and in_gaps(case, found.rows)
-    if idle and by_delays(own, groups, found.rows[0]):
+    work = case.computed if case.on_gpus else case.met.explained  # no delay of a host
+    late = answer.verdict == "slow_rank" and in_gaps(case, found.rows)
+    if late and by_delays(case.steps.own - work, case.met.peers.groups, found.rows[0]):
         why = "steps vary rather by a delay of each rank than by noise, and these may be longest on one rank by chance"
         return leave_rank_open(case, bounds_of(case, np.array(found.rows), why))
     return _where_unseen_come_later(e, answer)
