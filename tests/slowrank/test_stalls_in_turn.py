@@ -155,6 +155,13 @@ def test_work_of_unequal_tokens_is_no_delay_of_hosts(tmp_path):
     assert tuple(sorted(s.rank for s in found.suspects)) == case.culprits == (4, 5)
 
 
+def test_a_group_without_ranks_has_no_chance():
+    """No rank of the second stage left a trace."""
+    times = np.array([[1.0, 2.0, 3.0], [2.0, 3.0, 1.0], [9.0, 9.5, 9.2]])
+    with_empty = chance_of_delays(times, [np.arange(3), np.arange(0)])
+    assert with_empty.tolist() == chance_of_delays(times, [np.arange(3)]).tolist()
+
+
 def test_equal_times_have_no_odds():
     """Their mean is off by a rounding, which is no difference."""
     equal = np.full((3, 3), 123_456_789.123)

@@ -141,7 +141,7 @@ def chance_of_delays(values: F64, groups: list[I64]) -> F64:
     from scipy.special import fdtrc  # few inputs need this import of a third of a second
 
     chance = np.ones(len(values))
-    for rows in groups:
+    for rows in (rows for rows in groups if len(rows)):  # a stage may have left no trace
         known = np.isfinite(values[rows])
         delay = values[rows] - np.where(known, values[rows], np.inf).min(axis=0)
         least = np.where(known, delay, np.inf).min(axis=1, keepdims=True)
