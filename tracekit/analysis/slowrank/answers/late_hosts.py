@@ -67,7 +67,7 @@ def _awaited(case: Case) -> Iterator[tuple[int, I64]]:
 def _instances(case: Case, among: Mask) -> tuple[I64, I64]:
     """(operations of complete collectives `among` those chosen, by instance; where each instance begins, and the end).
 
-    Only instances of several operations, one of which is the last to arrive.
+    Such an instance has several operations, and the last one to arrive is among them.
     """
     ops, waits = case.ops, case.waits
     rows = np.flatnonzero((ops.instance >= 0) & case.analysed & ~case.in_message & among)
