@@ -8,8 +8,7 @@ from importlib.resources import files
 import click
 
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.expected.nodes import with_hosts
-from tracekit.analysis.slowrank.opened import placed
+from tracekit.case.opened import placed, with_hosts
 from tracekit.errors import MeshUnknownError
 from tracekit.findings import SlowRankFinding
 from tracekit.mesh import Mesh

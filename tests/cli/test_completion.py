@@ -9,7 +9,7 @@ from tracekit_cli.tracekit import tracekit
 from reftrain.config.presets import MODEL_PRESETS
 from reftrain.schedule.registry import SCHEMES
 from reftrain.simulate.pool import _counted
-from tracekit.analysis.slowrank.opened import enter
+from tracekit.case.opened import enter
 
 SCREEN = 50
 """Lines of a terminal that people use."""

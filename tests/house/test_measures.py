@@ -13,12 +13,13 @@ WORST = {
     "thresholds": 45,
     "own thresholds": 31,
     "one importer": 0.25,
-    "chain": 22,
+    "chain": 21,
     "reached": 165,
     "answers": 1,
     "answer functions": 0,
     "functions that answer": 60,
-    "lines": 11059,
+    "lines": 8421,
+    "lines with case, graph and matching": 15877,
 }
 """The values today, as `make measures` prints them with the goal of each.
 
@@ -26,7 +27,8 @@ A role that loads data is a hypothesis with a rule of its own since three rules 
 hardware is a module, and what sound transfers take on any hardware another. Noise and delays have a module as well, as
 have the work of hosts and their timelines in replays. A rule that adds lines to slowrank pays for them with what it
 replaces; rules on open prices, lists of suspects and comparisons with all others that were written several times paid
-for the begin of the first step, attention that lasts, and long steps beside others.
+for the begin of the first step, attention that lasts, and long steps beside others. What opens and measures a job for
+every analysis moved to rooms of its own; thresholds and the second sum of lines include these.
 """
 
 
@@ -49,6 +51,9 @@ def measured():
         "answer functions": functions,
         "functions that answer": returning,
         "lines": measures.lines(code, measures.SLOWRANK),
+        "lines with case, graph and matching": measures.lines(
+            code, measures.SLOWRANK, *measures.CASE, *measures.MODEL
+        ),
     }
 
 

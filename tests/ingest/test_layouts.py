@@ -12,7 +12,7 @@ import pytest
 
 import tracekit
 from tests.generator import generate
-from tracekit.analysis.slowrank.opened import placed
+from tracekit.case.opened import placed
 from tracekit.errors import InputError
 from tracekit.ingest import load
 

@@ -27,12 +27,12 @@ from tests.paired.judge import WEIGHT, judged, price_error
 from tests.paired.matched import Matched, kept, matched_of
 from tests.paired.other_evidence import KINDS
 from tracekit.analysis.slowrank import analyse as room
-from tracekit.analysis.slowrank.case import build
 from tracekit.analysis.slowrank.decision.decide import CHALLENGES, concluded
 from tracekit.analysis.slowrank.decision.decide import RULES as DECISION
 from tracekit.analysis.slowrank.decision.gaps import GAPS
 from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.mechanisms import refined
+from tracekit.case.case import build
 from tracekit.errors import TracekitError
 from tracekit.report.slowrank_json import slowrank_document
 
@@ -44,7 +44,7 @@ ROOM: Final = "tracekit.analysis.slowrank."
 
 @dataclass(frozen=True)
 class Rule:
-    """A function of `slowrank`, and what it returns where it has nothing to say.
+    """A function of `slowrank`, or of a room that is named whole, and what it returns where it has nothing to say.
 
     That is a value, one of its arguments (their place), or what `like` makes of its result.
     """
@@ -62,7 +62,9 @@ class Rule:
     def function(self) -> Callable[..., Any]:
         """The function itself."""
         module, name = self.place.split(":")
-        found: Callable[..., Any] = getattr(import_module(ROOM + module), name)
+        found: Callable[..., Any] = getattr(
+            import_module(module if module.startswith("tracekit.") else ROOM + module), name
+        )
         return found
 
     def neutral(self, arguments: tuple[Any, ...], found: Any) -> Any:
@@ -117,7 +119,7 @@ RULES: Final = (
         "gaps.evidence_gaps:compared_little", "gaps.evidence_gaps:unread", "gaps.recurrence:_recurs_in_cut",
         "gaps.recurrence:others_prove_health",
         "suspects:in_gaps", "suspects:_launches_slowly", "suspects:longest_takes_turns",
-        "expected.nodes:whole_boundaries", "expected.like_transfers:beyond_inferred_group",
+        "tracekit.expected.nodes:whole_boundaries", "tracekit.expected.like_transfers:beyond_inferred_group",
         "answers.hidden_rank:dealt_to_experts",
         "answers.imbalance_answers:runs_more",
     )),
@@ -128,28 +130,28 @@ RULES: Final = (
         "hypotheses.slow_link:_thread_doubt", "suspects:_no_fault", "suspects:_spared",
         "answers.culprit_answers:_not_saved",
     )),
-    Rule("hypotheses.host_bound:with_hosts", argument=1),
+    Rule("tracekit.case.cures:with_hosts", argument=1),
     *(Rule(place, nothing=()) for place in (
-        "expected.nodes:on_slow_node", "answers.compared_steps:odd_steps",
+        "tracekit.expected.nodes:on_slow_node", "answers.compared_steps:odd_steps",
     )),
     Rule("gaps.lone_transfers:lone_transfers", nothing=[]),
     Rule("hypotheses.dealt_work:_namesakes", nothing={}),
-    Rule("expected.nodes:lone_links", nothing=set()),
-    Rule("expected.excess:throttled", nothing=frozenset()),
+    Rule("tracekit.expected.nodes:lone_links", nothing=set()),
+    Rule("tracekit.expected.excess:throttled", nothing=frozenset()),
     Rule("hypotheses.link_cure:carried_ns", nothing=(0.0, 0.0)),
     *(Rule(place, argument=at) for place, at in (
         ("answers.slow_launch:launched_late", 1), ("decision.limits:one_step_costs_more", 1),
         ("hypotheses.long_stage:_loading", 2), ("hypotheses.link_cure:_with_mates", 1),
-        ("hypotheses.link_cure:_cured", 1), ("hypotheses.candidates:_in_line", 1),
-        ("expected.contention:relieved", 1), ("expected.like_with_like:_of_one_part", 1),
-        ("expected.like_with_like:_of_pace", 1),
+        ("hypotheses.link_cure:_cured", 1), ("tracekit.case.cures:in_line", 1),
+        ("tracekit.expected.contention:relieved", 1), ("tracekit.expected.like_with_like:_of_one_part", 1),
+        ("tracekit.expected.like_with_like:_of_pace", 1),
     )),
     *(Rule(place, like=np.zeros_like) for place in (
-        "expected.like_with_like:_beside", "expected.contention:stage_contention",
+        "tracekit.expected.like_with_like:_beside", "tracekit.expected.contention:stage_contention",
     )),
     Rule("hypotheses.slow_link:_untimed", like=lambda found: found[:0]),
-    Rule("expected.contention:spun_longer", like=lambda found: np.full_like(found, np.nan)),
-    Rule("expected.like_with_like:role_gaps", like=lambda found: (found[0][:0], np.zeros_like(found[1]))),
+    Rule("tracekit.expected.contention:spun_longer", like=lambda found: np.full_like(found, np.nan)),
+    Rule("tracekit.expected.like_with_like:role_gaps", like=lambda found: (found[0][:0], np.zeros_like(found[1]))),
 )  # fmt: skip
 SEEDS: Final = {
     "samples": LOOKED_AT["samples"],

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.paired.jobs import Truth, make, read
-from tracekit.analysis.slowrank import opened as room
+from tracekit.case import opened as room
 from tracekit.errors import MeshUnknownError
 from tracekit.inference.mesh.mesh_choice import MeshChoice, without_mesh
 from tracekit.ingest import load

@@ -8,7 +8,7 @@ import pytest
 from tests.generator import generate
 from tests.marks import quick_first
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.case import Case
+from tracekit.case.case import Case
 from tracekit.ingest import load
 
 PEERS = ("Src Rank", "Dst Rank", "Rank")

@@ -12,7 +12,7 @@ from tests.shapes.draw import drawn_case
 from tests.shapes.fault import Fault, Part
 from tests.shapes.fsdp import Sharded
 from tests.slowrank.jobs import grid, job
-from tracekit.analysis.slowrank.opened import opened
+from tracekit.case.opened import opened
 from tracekit.ingest import load
 from tracekit.step_graph.statistics import usual_of_others
 

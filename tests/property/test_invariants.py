@@ -8,9 +8,9 @@ from tests.slowrank.jobs import grid, job
 from tracekit.analysis.slowrank.analyse import analyse, explanation_of
 from tracekit.analysis.slowrank.decision.decide import concluded
 from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, most_ns
-from tracekit.analysis.slowrank.hypotheses.candidates import cured_ns
-from tracekit.analysis.slowrank.opened import opened
 from tracekit.analysis.slowrank.price import rank_doubt_ns
+from tracekit.case.cures import cured_ns
+from tracekit.case.opened import opened
 
 MESH = grid(tp=2, pp=2, dp=4)
 SLACK = 1e-6  # ms: what rounding to ns may differ by

@@ -29,7 +29,7 @@ def asked(sample: str, share: int, of: int) -> tuple[int, dict[tuple[int, ...], 
 
     ranks = [r.rank for r in recorded(sample).ranks]
     halves = list(combinations(ranks, len(ranks) // 2))[share::of]
-    with patch("tracekit.analysis.slowrank.opened.read_rank", read):
+    with patch("tracekit.case.opened.read_rank", read):
         return len(halves), {kept: why for kept in halves if (why := wrong(sample, kept))}
 
 

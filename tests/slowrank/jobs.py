@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 
 from tests.slowrank.events import BLOCKS, Timeline, write_run
 from tests.tables.rows import events
-from tracekit.analysis.slowrank.case import Case, build
 from tracekit.axes import AXES
+from tracekit.case.case import Case, build
 from tracekit.matching.match import match
 from tracekit.mesh import Mesh, from_sizes
 from tracekit.rank_events.operations import read_rank

@@ -1,7 +1,7 @@
 """Evidence of which a test gives what it does not want to be measured."""
 
-from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence
+from tracekit.case.case import Case
 
 
 def known(case: Case, **facts: object) -> Evidence:

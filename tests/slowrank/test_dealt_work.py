@@ -5,11 +5,11 @@ import pytest
 
 from tests.slowrank.events import Timeline, write_run
 from tracekit.analysis.slowrank.analyse import _answered, analyse
-from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.decision.work_gaps import varied_ns
 from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import dealt_price
 from tracekit.analysis.slowrank.price import Price
+from tracekit.case.case import Case
 from tracekit.findings import Coverage
 
 TENSOR, REPLICAS, STEPS, BATCHES = 2, 4, 4, 4

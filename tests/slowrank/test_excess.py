@@ -6,9 +6,9 @@ import pytest
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.case import build
-from tracekit.analysis.slowrank.expected.excess import rank_excess, typical
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import dispersion, segments
+from tracekit.case.case import build
+from tracekit.expected.excess import rank_excess, typical
 from tracekit.thresholds.slowrank import Z_LIMIT
 
 MESH = grid(tp=2, dp=4)

@@ -7,7 +7,7 @@ import pytest
 from tests.generator import generate
 from tests.generator.mesh import Mesh as Made
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.wording import add_traces, completing, one_each
+from tracekit.case.wording import add_traces, completing, one_each
 from tracekit.ingest import load
 from tracekit.mesh import from_sizes
 from tracekit.report.slowrank_json import slowrank_document

@@ -8,8 +8,8 @@ import pytest
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, prepared
 from tracekit.analysis.slowrank.answers.imbalance_answers import blame_stage
-from tracekit.analysis.slowrank.hypotheses.host_bound import _longest, without_gaps
 from tracekit.analysis.slowrank.hypotheses.long_stage import long_stage
+from tracekit.case.cures import _longest, without_gaps
 from tracekit.step_graph.replay import StepModel
 
 STAGES, STEPS, BATCHES, WORK, SENT = 4, 3, 4, 1000.0, 20.0

@@ -8,7 +8,7 @@ import pytest
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.expected.like_transfers import message_of
+from tracekit.expected.like_transfers import message_of
 
 LATE_US = (0.0, 300.0, 100.0, 500.0)
 

@@ -10,9 +10,8 @@ from tests.slowrank.hosts import KERNEL_US, PACE_US, ROUNDS, host_bound, running
 from tests.slowrank.jobs import grid, prepared, recorded_until
 from tests.slowrank.test_launch_bound import LAST, made
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.hypotheses import host_bound as host_bound_room
-from tracekit.analysis.slowrank.hypotheses.candidates import typical_without, usual_of
-from tracekit.analysis.slowrank.hypotheses.host_bound import saved_beside_hosts, with_hosts
+from tracekit.case import cures
+from tracekit.case.cures import saved_beside_hosts, typical_without, usual_of, with_hosts
 from tracekit.step_graph.unseen_ranks import with_unseen
 
 
@@ -51,7 +50,7 @@ def test_hosts_that_miss_the_recording_bound_nothing(tmp_path, monkeypatch, miss
     case = prepared(host_bound(tmp_path, pace=one_slow, kernel=long_behind)[0], grid(dp=8))
     model = SimpleNamespace(recorded_ns=10e6, cured=6e6)
     hosted = SimpleNamespace(recorded_ns=10e6 * (1 + missed), cured=9e6 + 10e6 * missed)
-    monkeypatch.setattr(host_bound_room, "with_hosts", lambda *_: hosted)
+    monkeypatch.setattr(cures, "with_hosts", lambda *_: hosted)
     saved = saved_beside_hosts(case, model, [0], lambda m: m.cured)
     assert saved == pytest.approx(4e6 if missed else 1e6)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
-from tracekit.analysis.slowrank.expected.like_transfers import beyond_inferred_group
 from tracekit.analysis.slowrank.hypotheses.slow_link import slow_link
+from tracekit.expected.like_transfers import beyond_inferred_group
 
 MESH = grid(tp=4, dp=4)
 

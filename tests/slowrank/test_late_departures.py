@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.slowrank.jobs import grid, job
-from tracekit.analysis.slowrank.case import build
 from tracekit.analysis.slowrank.decision.decide import concluded, decide
+from tracekit.case.case import build
 from tracekit.matching.match import match
 from tracekit.rank_events.operations import read_rank
 from tracekit.schema import EVENTS

@@ -8,7 +8,7 @@ import pytest
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, prepared
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.expected import contention as beside_communication
+from tracekit.expected import contention as beside_communication
 from tracekit.steps.dealt_tokens import dealt_tokens
 
 RANKS, STEPS, LAYERS = 4, 4, 6

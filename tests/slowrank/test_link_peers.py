@@ -3,7 +3,7 @@
 import pytest
 
 from tests.slowrank.jobs import grid
-from tracekit.analysis.slowrank.expected.like_transfers import beside, short_pipeline
+from tracekit.expected.like_transfers import beside, short_pipeline
 from tracekit.matching.channels import Channel
 
 MESH = grid(dp=8, pp=4)

@@ -12,8 +12,8 @@ from tests.marks import quick_first
 from tests.slowrank.jobs import grid, job, prepared
 from tests.tables import gloo
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.expected.excess import recurs, without_longest
 from tracekit.analysis.slowrank.hypotheses.long_stage import _levels
+from tracekit.expected.excess import recurs, without_longest
 from tracekit.thresholds.slowrank import PROVING_STEPS
 
 

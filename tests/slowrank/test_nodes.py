@@ -7,7 +7,7 @@ import pytest
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.expected.nodes import nodes_of, reach
+from tracekit.expected.nodes import nodes_of, reach
 from tracekit.matching.channels import Channel
 
 STAGES, MESSAGE_US, LAYER_US = 4, 100.0, 1000.0

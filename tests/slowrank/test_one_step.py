@@ -14,9 +14,9 @@ from tracekit.analysis.slowrank.answers.open_answers import leave_unseen_open
 from tracekit.analysis.slowrank.decision.no_culprit import price_may_reach_the_threshold
 from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided, compared_little
 from tracekit.analysis.slowrank.gaps.recurrence import costs_in_others, in_one_step, others_prove_health
-from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns, typical_without
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
+from tracekit.case.cures import saved_ns, typical_without
 from tracekit.findings import Coverage
 from tracekit.rank_events.step_marks import NO_STEP
 

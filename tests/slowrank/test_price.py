@@ -7,8 +7,8 @@ from tests.marks import quick_first
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, most_ns
-from tracekit.analysis.slowrank.opened import opened
 from tracekit.analysis.slowrank.price import Price, rank_doubt_ns, spread_of_ranks
+from tracekit.case.opened import opened
 
 MESH = grid(tp=2, pp=2, dp=4)
 

@@ -73,7 +73,7 @@ def test_misses_of_ranks_do_not_cancel(tmp_path):
 
 
 def test_waits_that_no_replay_gives_prove_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("tracekit.analysis.slowrank.case.Case.pinned_residual_ns", 1e9)
+    monkeypatch.setattr("tracekit.case.case.Case.pinned_residual_ns", 1e9)
     finding = analyse(job(tmp_path, grid(dp=4)))
     assert (finding.verdict, finding.candidates) == ("inconclusive", ())
     assert "replay" in finding.reason
@@ -83,7 +83,7 @@ def test_a_model_that_misses_more_rules_nobody_out(tmp_path, monkeypatch):
     run = job(tmp_path, grid(dp=4))
     assert analyse(run).verdict == "healthy"
     missed = property(lambda case: 0.1 * case.step_ns)
-    monkeypatch.setattr("tracekit.analysis.slowrank.case.Case.residual_ns", missed)
+    monkeypatch.setattr("tracekit.case.case.Case.residual_ns", missed)
     finding = analyse(run)
     assert (finding.verdict, finding.candidates) == ("inconclusive", ())
     assert "model is off by" in finding.reason

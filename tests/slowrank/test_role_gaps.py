@@ -5,7 +5,7 @@ import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.expected.like_with_like import noise_of
+from tracekit.expected.like_with_like import noise_of
 from tracekit.step_graph.statistics import MAD_TO_SIGMA
 
 MESH = grid(tp=4, pp=4)

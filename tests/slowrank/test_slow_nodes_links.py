@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tracekit.analysis.slowrank.expected.nodes import on_slow_node
+from tracekit.expected.nodes import on_slow_node
 from tracekit.matching.channels import Channel
 
 NODES = {rank: rank // 2 for rank in range(8)}

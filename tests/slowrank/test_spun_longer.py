@@ -10,8 +10,8 @@ from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, prepared
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.decision import no_culprit
-from tracekit.analysis.slowrank.expected import contention as spun_longer
-from tracekit.analysis.slowrank.expected.contention import relieved
+from tracekit.expected import contention as spun_longer
+from tracekit.expected.contention import relieved
 
 RANKS, STEPS, LAYERS, TRANSFER = 6, 4, 8, 50.0
 WORLD, SIDE = 0, 1

@@ -8,7 +8,7 @@ import pytest
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, prepared
 from tracekit.analysis.slowrank.decision.decide import concluded
-from tracekit.analysis.slowrank.expected.contention import stage_contention
+from tracekit.expected.contention import stage_contention
 
 MESH = grid(tp=4, pp=3)
 STEPS, LAYERS, TRANSFER, WORLD = 4, 6, 50.0, 3

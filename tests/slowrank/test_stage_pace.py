@@ -11,7 +11,7 @@ from tests.simulate.case import setup_of, written
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import TRANSFER_US, grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.expected.same_kernels import at_places, pace_at
+from tracekit.expected.same_kernels import at_places, pace_at
 from tracekit.ingest import load
 
 LAYER = {"norm": 100.0, "gemm": 600.0, "flash": 300.0}

@@ -4,7 +4,7 @@ import pytest
 
 import tracekit
 from tests.slowrank.events import Timeline, write_run
-from tracekit.analysis.slowrank.opened import opened
+from tracekit.case.opened import opened
 
 WORLD, STEPS = 4, 4
 

@@ -10,7 +10,7 @@ from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, job
 from tests.tables.rows import bare, comm, gemm, recorded, row, step
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.opened import matched
+from tracekit.case.opened import matched
 from tracekit.inference.groups.stream_sequences import stream_classes
 from tracekit.inference.groups.unnamed_groups import with_groups_of_streams, with_rare_groups
 from tracekit.matching.match import match

@@ -12,12 +12,12 @@ from tests.slowrank.known import known
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.answers import open_answers
 from tracekit.analysis.slowrank.decision.decide import first_of
-from tracekit.analysis.slowrank.expected import sound_transfers
 from tracekit.analysis.slowrank.gaps.evidence_gaps import undecided
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.unrecorded import unrecorded
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, waited_for_unseen
+from tracekit.expected import sound_transfers
 from tracekit.ingest import load
 from tracekit.report.slowrank_text import slowrank_lines
 from tracekit.step_graph.unseen_ranks import least_transfers

@@ -4,8 +4,8 @@ import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.evidence import Evidence
-from tracekit.analysis.slowrank.hypotheses.candidates import typical_without
 from tracekit.analysis.slowrank.unrecorded.unrecorded import waited_for_unseen
+from tracekit.case.cures import typical_without
 
 FAULTS = [{0: 1.3}, {0: 1.3, 1: 1.2}, {0: 1.2, 5: 1.2}, {0: 1.3, 7: 1.3}, {0: 1.15, 3: 1.15, 6: 1.15}]
 

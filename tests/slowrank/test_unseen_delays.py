@@ -6,8 +6,8 @@ import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.expected.nodes import nodes_with_unseen
 from tracekit.analysis.slowrank.unrecorded.unrecorded import waited_for_unseen
+from tracekit.expected.nodes import nodes_with_unseen
 from tracekit.ingest import load
 from tracekit.step_graph import unseen_delays
 from tracekit.step_graph.unseen_delays import explained_ns

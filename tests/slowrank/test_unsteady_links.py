@@ -8,7 +8,7 @@ from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.answers.unsteady_links import unsteady_link
 from tracekit.analysis.slowrank.decision.gaps import unexplained_by_an_imbalance
 from tracekit.analysis.slowrank.evidence import Evidence
-from tracekit.analysis.slowrank.opened import opened
+from tracekit.case.opened import opened
 
 STEPS, CALLS = 6, 8
 SIZED = {"dtype": "BFloat16", "in_nelems": 1 << 24, "out_nelems": 1 << 24}

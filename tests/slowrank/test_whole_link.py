@@ -7,7 +7,7 @@ import pytest
 
 from tests.slowrank.jobs import TRANSFER_US, grid, job
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.expected.like_transfers import uncompared_lateness
+from tracekit.expected.like_transfers import uncompared_lateness
 from tracekit.matching.channels import Channel
 
 LAYERS = 3

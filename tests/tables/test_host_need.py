@@ -5,7 +5,7 @@ import pytest
 
 from tests.slowrank.hosts import KERNELS, LOADING_US, PACE_US, ROUNDS, host_bound
 from tests.tables.rows import events, gemm, launch, row
-from tracekit.analysis.slowrank.opened import opened
+from tracekit.case.opened import opened
 from tracekit.step_graph.host_timeline import Host
 from tracekit.steps.host_work import host_work, silences
 from tracekit.thresholds.slowrank import QUEUE_ROOM

@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.analysis.breakdown.parts import waits_known
-from tracekit.analysis.slowrank.opened import opened, placed
 from tracekit.arrays import from_numpy, from_strings
+from tracekit.case.opened import opened, placed
 from tracekit.findings.mesh import GroupsAlong, PlacesFinding
 from tracekit.findings.shared import RankCoverage
 from tracekit.inference.mesh.group_uses import group_uses, world_of

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.breakdown.parts import RankSteps, added, counted, shares_of, steps_of, waits_known
-from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.opened import opened, quality_of, ranks_of
 from tracekit.axes import DATA, TENSOR, along
+from tracekit.case.case import Case
+from tracekit.case.opened import opened, quality_of, ranks_of
 from tracekit.findings import BreakdownFinding, RankBreakdown, StepsFinding, Traffic, Volume
 from tracekit.rank_events.coded_words import Column, among
 from tracekit.rank_events.operation_names import MESSAGES, ROOTED, ring_share

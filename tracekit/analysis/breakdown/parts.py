@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case
 from tracekit.axes import PIPELINE, along
+from tracekit.case.case import Case
 from tracekit.findings import ExposedTime, Share, StepBreakdown, TimeParts
 from tracekit.intervals import Intervals, covered_until, subtract, union
 from tracekit.matching.match import message_ends

@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 
 from tracekit.analysis.breakdown.parts import named, steps_of, waits_known
-from tracekit.analysis.slowrank.case import Case, without_steps
-from tracekit.analysis.slowrank.opened import opened, quality_of, ranks_of
+from tracekit.case.case import Case, without_steps
+from tracekit.case.opened import opened, quality_of, ranks_of
 from tracekit.findings import Quality, StepsFinding
 from tracekit.findings.diff import ComparedRun
 from tracekit.steps.step_kernels import copies_in_steps, kernels_in_steps

@@ -7,7 +7,7 @@ import numpy as np
 
 from tracekit.analysis.floor.given import Given, read_plan
 from tracekit.analysis.floor.waterfall import NEEDED, Measure, amounts_of, measured, savings_of
-from tracekit.analysis.slowrank.opened import opened, quality_of, ranks_of
+from tracekit.case.opened import opened, quality_of, ranks_of
 from tracekit.findings import StepsFinding
 from tracekit.findings.floor import FloorFinding, FloorLimit, FloorPart, FloorUnknown
 from tracekit.mesh import Mesh

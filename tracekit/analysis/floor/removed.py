@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.breakdown.parts import between_stages
-from tracekit.analysis.slowrank.case import Case
+from tracekit.case.case import Case
 from tracekit.steps.medians import median_by_column
 from tracekit.thresholds.slowrank import MOST_GAIN
 from tracekit.units import F64, Mask

@@ -15,7 +15,7 @@ import numpy as np
 from tracekit.analysis.breakdown.parts import added, counted, steps_of, waits_known
 from tracekit.analysis.floor.removed import Removed
 from tracekit.analysis.floor.work import RankWork, work_of
-from tracekit.analysis.slowrank.case import Case
+from tracekit.case.case import Case
 from tracekit.errors import UsageError
 from tracekit.findings import StepBreakdown, TimeParts
 from tracekit.findings.floor import KernelClass

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tracekit.analysis.slowrank.case import Case
+from tracekit.case.case import Case
 from tracekit.intervals import Intervals, covered_until, empty, intersect, subtract, union
 from tracekit.rank_events.coded_words import Column
 from tracekit.rank_events.compute import OPERATOR, communicates

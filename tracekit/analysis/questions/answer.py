@@ -13,9 +13,9 @@ from tracekit.analysis.questions.layout_costs import costs_of
 from tracekit.analysis.questions.layouts import BOUNDS, LIKELY, Layout, check, parse_layout, step_ns
 from tracekit.analysis.questions.step_engine import StepEngine
 from tracekit.analysis.questions.table_engine import TableEngine
-from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.opened import opened, quality_of, ranks_of
-from tracekit.analysis.slowrank.wording import listed
+from tracekit.case.case import Case
+from tracekit.case.opened import opened, quality_of, ranks_of
+from tracekit.case.wording import listed
 from tracekit.errors import UsageError
 from tracekit.findings import StepsFinding, WhatIfAnswer, WhatIfFinding
 from tracekit.findings.whatif import EVERYBODY

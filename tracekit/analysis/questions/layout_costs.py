@@ -8,8 +8,8 @@ import numpy as np
 from tracekit.analysis.breakdown.analyse import calls_of
 from tracekit.analysis.breakdown.parts import between_stages, steps_of, waits_known
 from tracekit.analysis.floor.work import work_of
-from tracekit.analysis.slowrank.case import Case
 from tracekit.axes import crosses_replicas
+from tracekit.case.case import Case
 from tracekit.errors import UsageError
 from tracekit.findings import StepBreakdown
 from tracekit.rank_events.coded_words import numbered

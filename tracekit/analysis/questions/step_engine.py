@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.questions.fixes import Fix, Saved
-from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.hypotheses.candidates import typical_without
 from tracekit.axes import LEVELS
+from tracekit.case.case import Case
+from tracekit.case.cures import typical_without
 from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.step_graph.replay import StepModel, Usual

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.questions.fixes import Fix, Saved
-from tracekit.analysis.slowrank.case import Case
 from tracekit.axes import LEVELS
+from tracekit.case.case import Case
 from tracekit.ingest.operation_table.kinds import kind_of
 from tracekit.mesh import Mesh
 from tracekit.rank_events.operation_names import canonical_op

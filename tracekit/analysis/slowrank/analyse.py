@@ -16,16 +16,18 @@ from tracekit.analysis.slowrank.answers.compared_steps import without_odd_steps
 from tracekit.analysis.slowrank.answers.expert_waits import expert_waits
 from tracekit.analysis.slowrank.answers.harmless import role_in_words
 from tracekit.analysis.slowrank.answers.network_parts import located
-from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.decision.decide import concluded
 from tracekit.analysis.slowrank.decision.gaps import widest_first
 from tracekit.analysis.slowrank.evidence import Evidence, evidence_of
-from tracekit.analysis.slowrank.expected.nodes import with_hosts
 from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, least_ns, most_ns
-from tracekit.analysis.slowrank.hypotheses.candidates import beside_waits, likely_saved_ns
 from tracekit.analysis.slowrank.hypotheses.uneven_work import uneven_work
 from tracekit.analysis.slowrank.mechanisms import refined, unlike_recordings
-from tracekit.analysis.slowrank.opened import (
+from tracekit.analysis.slowrank.picture import picture_of
+from tracekit.analysis.slowrank.price import Price
+from tracekit.analysis.slowrank.suspects import Answer, rows_named
+from tracekit.case.case import Case
+from tracekit.case.cures import beside_waits, likely_saved_ns
+from tracekit.case.opened import (
     Order,
     Progress,
     Ranges,
@@ -35,11 +37,9 @@ from tracekit.analysis.slowrank.opened import (
     ranks_of,
     read_ranks,
     stepped,
+    with_hosts,
 )
-from tracekit.analysis.slowrank.picture import picture_of
-from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import Answer, rows_named
-from tracekit.analysis.slowrank.wording import Remedy, ranks_in_words
+from tracekit.case.wording import Remedy, ranks_in_words
 from tracekit.causes import NETWORK
 from tracekit.errors import InputError, MeshUnknownError
 from tracekit.findings import Quality, SlowRankFinding, StepsFinding, WhatIf

@@ -11,20 +11,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided, in_the_only_step, undecided
 from tracekit.analysis.slowrank.gaps.lone_transfers import LoneTransfers, could_hide, lone_transfers
 from tracekit.analysis.slowrank.gaps.recurrence import costs_in_others, in_one_step, others_prove_health
-from tracekit.analysis.slowrank.hypotheses.candidates import (
-    Hypothesis,
-    price,
-    slow_ranks,
-    those_that_cost,
-    typical_without,
-    usual_of,
-)
+from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price, slow_ranks, those_that_cost
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import uneven_data, uneven_tokens
-from tracekit.analysis.slowrank.hypotheses.host_bound import with_hosts
 from tracekit.analysis.slowrank.hypotheses.link_cure import not_awaiting, without_link
 from tracekit.analysis.slowrank.hypotheses.loading_role import Role, role_of_stage, role_of_tensor_groups
 from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault, lone_accident, lone_faults
@@ -34,6 +25,8 @@ from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink, slow_link
 from tracekit.analysis.slowrank.price import Price, link_doubt_ns, rank_doubt_ns, stage_doubt_ns
 from tracekit.analysis.slowrank.suspects import longest_takes_turns
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, waited_for_unseen
+from tracekit.case.case import Case
+from tracekit.case.cures import typical_without, usual_of, with_hosts
 from tracekit.causes import CAUSES
 from tracekit.findings import Suspect
 from tracekit.step_graph.replay import StepModel

@@ -17,9 +17,9 @@ from tracekit.analysis.mechanisms.device import (
     surplus,
 )
 from tracekit.analysis.mechanisms.host import of_host
-from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.suspects import Answer
-from tracekit.analysis.slowrank.wording import listed
+from tracekit.case.case import Case
+from tracekit.case.wording import listed
 from tracekit.cause_entry import causes_by_share
 from tracekit.causes import CAUSES
 from tracekit.findings import Mechanism, Quality, Suspect

@@ -5,9 +5,9 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.suspects import Answer, rows_named
 from tracekit.axes import LEVELS, PARTS
+from tracekit.case.case import Case
 from tracekit.findings import PathLevel
 from tracekit.findings.picture import Criterion, Level, SlowRankPicture, Timeline, TimelineRow
 from tracekit.inference.mesh.group_uses import world_of

@@ -5,7 +5,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case
+from tracekit.case.case import Case
 from tracekit.step_graph.statistics import NORMAL_95
 from tracekit.thresholds.slowrank import LITTLE_SHARE, MAJORITY
 from tracekit.units import F64, I64, ms

@@ -7,13 +7,12 @@ from functools import partial
 import numpy as np
 
 from tracekit.analysis.mechanisms.host import under_quota
-from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.hypotheses.candidates import taken_by_hosts
 from tracekit.analysis.slowrank.hypotheses.excess_parts import Explained, explain
-from tracekit.analysis.slowrank.hypotheses.host_bound import alike
 from tracekit.analysis.slowrank.hypotheses.suspect_work import launches_alike, pace_beside, peers_of
 from tracekit.analysis.slowrank.price import Price
 from tracekit.axes import LEVELS
+from tracekit.case.case import Case
+from tracekit.case.cures import alike, taken_by_hosts
 from tracekit.causes import CAUSES, DATA_IMBALANCE, NETWORK, STAGE_IMBALANCE
 from tracekit.findings import Cause, Cure, Evidence, NetworkPart, PathLevel, Suspect, Verdict
 from tracekit.findings.slowrank import CauseShare

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from tracekit.analysis.hang.witnesses.judge import judge_evidence
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.expected.nodes import with_hosts
 from tracekit.analysis.triage.beside_traces import counters_beside, kernel_lines, recorded
 from tracekit.analysis.triage.found_files import Job, jobs_of
 from tracekit.analysis.triage.testimony import collect_next, counters_say, testimonies
 from tracekit.analysis.triage.unread import unread_counters
+from tracekit.case.opened import with_hosts
 from tracekit.dumps.load import load_dumps
 from tracekit.errors import TracekitError, UsageError
 from tracekit.evidence.archives import unpack

@@ -14,14 +14,14 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case, without_steps
 from tracekit.analysis.slowrank.evidence import Evidence, Gap
-from tracekit.analysis.slowrank.expected.excess import fills_step
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import suspect_of
-from tracekit.analysis.slowrank.wording import listed
 from tracekit.arrays import numbered_rows
+from tracekit.case.case import Case, without_steps
+from tracekit.case.wording import listed
 from tracekit.causes import GPU_COMPUTE
+from tracekit.expected.excess import fills_step
 from tracekit.findings import Quality
 from tracekit.rank_events.coded_words import numbered
 from tracekit.steps.step_kernels import LongerKernels, StepKernels, kernels_between, longer_kernels

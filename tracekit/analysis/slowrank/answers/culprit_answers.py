@@ -11,8 +11,6 @@ from tracekit.analysis.slowrank.answers.open_answers import (
     leave_rank_open,
     may_be_design,
 )
-from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.nodes import NAME_NODES, UNPLACED, whole_part
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     bounds_of,
     early_use_ns,
@@ -22,13 +20,7 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     what_would_decide,
     why_open,
 )
-from tracekit.analysis.slowrank.hypotheses.candidates import (
-    Hypothesis,
-    price,
-    saved_ns,
-    those_that_cost,
-    typical_without,
-)
+from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price, those_that_cost
 from tracekit.analysis.slowrank.hypotheses.excess_parts import may_be_pace
 from tracekit.analysis.slowrank.hypotheses.link_cure import carried_ns
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
@@ -50,8 +42,11 @@ from tracekit.analysis.slowrank.suspects import (
     link_ends,
     stands,
 )
-from tracekit.analysis.slowrank.wording import first_in_words, listed, of_step, slow_transfers
+from tracekit.case.case import Case
+from tracekit.case.cures import saved_ns, typical_without
+from tracekit.case.wording import first_in_words, listed, of_step, slow_transfers
 from tracekit.causes import CAUSES, NETWORK
+from tracekit.expected.nodes import NAME_NODES, UNPLACED, whole_part
 from tracekit.findings import Evidence, Suspect
 from tracekit.step_graph.statistics import NORMAL_95
 from tracekit.steps.medians import median_by_column

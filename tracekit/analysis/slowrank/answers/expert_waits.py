@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.case.case import Case
 from tracekit.findings import ExpertWaits
 from tracekit.matching.channels import Channel
 from tracekit.mesh.parts import ALL_TO_ALL

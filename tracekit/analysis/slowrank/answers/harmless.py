@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence, Kind
 from tracekit.analysis.slowrank.gaps.lone_transfers import in_words, remedy
 from tracekit.analysis.slowrank.gaps.recurrence import OneStep, step_in_words
@@ -18,7 +17,8 @@ from tracekit.analysis.slowrank.suspects import (
     imbalance,
     suspect_of,
 )
-from tracekit.analysis.slowrank.wording import listed, of_step, ranks_in_words
+from tracekit.case.case import Case
+from tracekit.case.wording import listed, of_step, ranks_in_words
 from tracekit.causes import DATA_IMBALANCE, DATALOADER
 from tracekit.thresholds.slowrank import MAJORITY, MIN_LOST_SHARE
 from tracekit.units import ms

@@ -11,15 +11,15 @@ its peers got more tokens for its experts, and its device is not slow.
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.excess import typical
-from tracekit.analysis.slowrank.expected.same_kernels import same_kernels
 from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps
-from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, explained, imbalance, left_open
-from tracekit.analysis.slowrank.wording import of_step
+from tracekit.case.case import Case
+from tracekit.case.cures import saved_ns
+from tracekit.case.wording import of_step
 from tracekit.causes import GPU_COMPUTE
+from tracekit.expected.excess import typical
+from tracekit.expected.same_kernels import same_kernels
 from tracekit.steps.medians import of_rows
 from tracekit.thresholds.slowrank import (
     FAR_MORE,

@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 
 from tracekit import findings
-from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import what_would_decide, why_open
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls, cause_of
 from tracekit.analysis.slowrank.price import Price, everybody_ns, share_in_words, stage_doubt_ns
 from tracekit.analysis.slowrank.suspects import Answer, blame, explain_rank, imbalance, left_open, suspect_of
-from tracekit.analysis.slowrank.wording import first_in_words, listed, of_step, ranks_in_words
+from tracekit.case.case import Case
+from tracekit.case.wording import first_in_words, listed, of_step, ranks_in_words
 from tracekit.causes import CAUSES, DATALOADER, STAGE_IMBALANCE
+from tracekit.expected.nodes import nodes_of
 from tracekit.findings import Cause, Suspect
 from tracekit.steps.medians import median_of_others, of_rows, sampled
 from tracekit.thresholds.slowrank import (

@@ -22,17 +22,16 @@ from itertools import pairwise
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence, Gap
 from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps
-from tracekit.analysis.slowrank.hypotheses.candidates import typical_without, usual_of
 from tracekit.analysis.slowrank.hypotheses.dealt_work import more_data_ns
 from tracekit.analysis.slowrank.hypotheses.excess_parts import Explained
-from tracekit.analysis.slowrank.hypotheses.host_bound import saved_in, with_hosts
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import stalls_of_the_same
 from tracekit.analysis.slowrank.price import Price, rank_doubt_ns
 from tracekit.analysis.slowrank.suspects import Answer, blame, explain_rank, maybe_slow, suspect_of, up_to
-from tracekit.analysis.slowrank.wording import listed, of_step, ranks_in_words
+from tracekit.case.case import Case
+from tracekit.case.cures import saved_in, typical_without, usual_of, with_hosts
+from tracekit.case.wording import listed, of_step, ranks_in_words
 from tracekit.causes import CPU_LAUNCH, HOST_STALL
 from tracekit.findings import Evidence as Shown
 from tracekit.step_graph.statistics import NO_ROWS, chance_of, spread

@@ -18,13 +18,13 @@ from tracekit.analysis.slowrank.answers.expert_waits import (
     of_experts,
     parts_by_load,
 )
-from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.like_transfers import comparable, message_of
-from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.hypotheses.slow_link import briefest
 from tracekit.analysis.slowrank.suspects import Answer
-from tracekit.analysis.slowrank.wording import listed
+from tracekit.case.case import Case
+from tracekit.case.wording import listed
 from tracekit.causes import NETWORK
+from tracekit.expected.like_transfers import comparable, message_of
+from tracekit.expected.nodes import nodes_of
 from tracekit.findings import NetworkPart
 from tracekit.placement import Place
 from tracekit.thresholds.slowrank import MAJORITY, RANKS_LISTED

@@ -6,7 +6,6 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     Undecided,
     tokens_may_explain,
@@ -27,14 +26,9 @@ from tracekit.analysis.slowrank.suspects import (
     suspect_of,
 )
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, reason_of
-from tracekit.analysis.slowrank.wording import (
-    add_traces,
-    fewest_traces,
-    first_in_words,
-    of_step,
-    ranks_in_words,
-)
 from tracekit.axes import LEVELS
+from tracekit.case.case import Case
+from tracekit.case.wording import add_traces, fewest_traces, first_in_words, of_step, ranks_in_words
 from tracekit.findings import Suspect
 from tracekit.units import ms
 

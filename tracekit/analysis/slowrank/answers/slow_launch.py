@@ -13,14 +13,14 @@ import numpy as np
 from tracekit import findings
 from tracekit.analysis.slowrank.answers.culprit_answers import blame_ranks
 from tracekit.analysis.slowrank.answers.late_hosts import waited_for
-from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.hypotheses.candidates import those_that_cost
-from tracekit.analysis.slowrank.hypotheses.host_bound import with_hosts
 from tracekit.analysis.slowrank.hypotheses.suspect_work import pace_beside
 from tracekit.analysis.slowrank.price import Price, rank_doubt_ns
 from tracekit.analysis.slowrank.suspects import Answer, blame, cures_of, explain_rank, suspect_of
-from tracekit.analysis.slowrank.wording import of_step
+from tracekit.case.case import Case
+from tracekit.case.cures import with_hosts
+from tracekit.case.wording import of_step
 from tracekit.causes import CAUSES, CPU_LAUNCH
 from tracekit.findings import Cause, Cure
 from tracekit.step_graph.replay import StepModel

@@ -12,13 +12,13 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence, Gap
-from tracekit.analysis.slowrank.expected.like_transfers import message_of
 from tracekit.analysis.slowrank.hypotheses.link_cure import price_of
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import link_ends
-from tracekit.analysis.slowrank.wording import listed, of_step
+from tracekit.case.case import Case
+from tracekit.case.wording import listed, of_step
+from tracekit.expected.like_transfers import message_of
 from tracekit.findings import Suspect
 from tracekit.matching.message_order import UNKNOWN_SIZE
 from tracekit.rank_events.operation_names import ROOTED

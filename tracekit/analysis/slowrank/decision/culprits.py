@@ -40,7 +40,7 @@ from tracekit.analysis.slowrank.suspects import (
     in_gaps,
     link_ends,
 )
-from tracekit.analysis.slowrank.wording import add_traces, first_in_words, of_step, slow_transfers
+from tracekit.case.wording import add_traces, first_in_words, of_step, slow_transfers
 from tracekit.causes import NETWORK, STAGE_IMBALANCE
 from tracekit.findings import Cause, Cure
 from tracekit.step_graph.delays import by_delays

@@ -11,12 +11,12 @@ from typing import Final
 
 from tracekit.analysis.slowrank.answers import harmless, late_hosts, slow_launch
 from tracekit.analysis.slowrank.answers.hidden_rank import with_hidden_rank, with_most_of_it
-from tracekit.analysis.slowrank.case import Case, without_steps
 from tracekit.analysis.slowrank.decision import culprits, gaps, limits, no_culprit
 from tracekit.analysis.slowrank.evidence import Evidence, evidence_of
 from tracekit.analysis.slowrank.gaps.recurrence import OneStep, step_in_words
 from tracekit.analysis.slowrank.suspects import Answer, left_open
 from tracekit.analysis.slowrank.unrecorded.unrecorded import with_typical_unseen
+from tracekit.case.case import Case, without_steps
 from tracekit.findings import Quality
 
 Rule = Callable[[Evidence], Answer | None]

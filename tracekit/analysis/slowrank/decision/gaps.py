@@ -41,7 +41,7 @@ from tracekit.analysis.slowrank.gaps.lone_transfers import (
 )
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, left_open, link_ends
-from tracekit.analysis.slowrank.wording import fewest_traces, listed, of_step, ranks_in_words
+from tracekit.case.wording import fewest_traces, listed, of_step, ranks_in_words
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE, RANKS_LISTED
 from tracekit.units import ms
 

@@ -13,11 +13,11 @@ from typing import Final
 import numpy as np
 
 from tracekit.analysis.slowrank.answers.open_answers import leave_one_step_open, leave_rank_open
-from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import evidence_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import what_would_decide, why_open
 from tracekit.analysis.slowrank.suspects import Answer, left_open, up_to
-from tracekit.analysis.slowrank.wording import of_step, ranks_in_words
+from tracekit.case.case import Case
+from tracekit.case.wording import of_step, ranks_in_words
 from tracekit.inference.groups.other_recordings import is_placed
 from tracekit.inference.mesh.mesh_choice import KIND
 from tracekit.steps.medians import median_of_others

@@ -22,10 +22,7 @@ from tracekit.analysis.slowrank.answers.open_answers import (
     leave_rank_open,
     leave_unseen_open,
 )
-from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence
-from tracekit.analysis.slowrank.expected.like_transfers import comparable, message_of
-from tracekit.analysis.slowrank.expected.nodes import nodes_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     NAME_GROUPS,
     Undecided,
@@ -39,8 +36,11 @@ from tracekit.analysis.slowrank.hypotheses.long_stage import faint_stage
 from tracekit.analysis.slowrank.hypotheses.suspect_work import only_attention
 from tracekit.analysis.slowrank.price import NOT_EXACT, Price, may_cost_ns
 from tracekit.analysis.slowrank.suspects import Answer, harmless, imbalance, left_open
-from tracekit.analysis.slowrank.wording import listed, of_step
+from tracekit.case.case import Case
+from tracekit.case.wording import listed, of_step
 from tracekit.causes import CPU_LAUNCH, HOST_STALL
+from tracekit.expected.like_transfers import comparable, message_of
+from tracekit.expected.nodes import nodes_of
 from tracekit.step_graph.statistics import level_of
 from tracekit.steps.medians import of_rows
 from tracekit.thresholds.slowrank import CLEARLY_MORE, MIN_LOST_SHARE, STAGE_TELLING_PEERS, Z_LIMIT

@@ -9,14 +9,14 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence import Evidence, Gap
 from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps, what_would_decide, why_open
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import dealt_price, dispersion
 from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_ranks, varies_ns
 from tracekit.analysis.slowrank.hypotheses.uneven_work import like_quick, shorter_ns
 from tracekit.analysis.slowrank.suspects import up_to
-from tracekit.analysis.slowrank.wording import of_step, ranks_in_words
+from tracekit.case.case import Case
+from tracekit.case.wording import of_step, ranks_in_words
 from tracekit.step_graph.delays import exponential_odds
 from tracekit.step_graph.micro_batches import unexplained_ns
 from tracekit.step_graph.rank_timeline import Cuts, RankTimeline

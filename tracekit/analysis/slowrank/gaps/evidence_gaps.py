@@ -10,10 +10,10 @@ from typing import Self
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.hypotheses.candidates import beside_waits, cured_ns, likely_saved_ns
 from tracekit.analysis.slowrank.price import Price, explained_from, may_cost_ns, rank_doubt_ns
-from tracekit.analysis.slowrank.wording import fewest_traces
+from tracekit.case.case import Case
+from tracekit.case.cures import beside_waits, cured_ns, likely_saved_ns
+from tracekit.case.wording import fewest_traces
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.step_graph.replay import StepModel

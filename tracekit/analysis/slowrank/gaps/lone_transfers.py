@@ -20,13 +20,13 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.excess import without_longest
-from tracekit.analysis.slowrank.expected.like_transfers import families, message_of
-from tracekit.analysis.slowrank.expected.nodes import nodes_of
-from tracekit.analysis.slowrank.expected.sound_transfers import beyond_hardware, sized, sound_transfers
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.wording import add_traces, listed, of_step, ranks_in_words
+from tracekit.case.case import Case
+from tracekit.case.wording import add_traces, listed, of_step, ranks_in_words
+from tracekit.expected.excess import without_longest
+from tracekit.expected.like_transfers import families, message_of
+from tracekit.expected.nodes import nodes_of
+from tracekit.expected.sound_transfers import beyond_hardware, sized, sound_transfers
 from tracekit.matching.channels import Channel
 from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.steps.medians import median_of_others

@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.excess import recurs, slow_throughout
 from tracekit.analysis.slowrank.gaps.evidence_gaps import most_ns
-from tracekit.analysis.slowrank.hypotheses.candidates import saved_ns, typical_without
 from tracekit.analysis.slowrank.hypotheses.suspect_work import (
     late_loaders,
     lone_work,
     shared_wait,
     stalled_often,
 )
-from tracekit.analysis.slowrank.wording import ranks_in_words
+from tracekit.case.case import Case
+from tracekit.case.cures import saved_ns, typical_without
+from tracekit.case.wording import ranks_in_words
+from tracekit.expected.excess import recurs, slow_throughout
 from tracekit.steps.medians import median_by_column
 from tracekit.steps.step_kernels import longest_beyond
 from tracekit.thresholds.slowrank import CLEARLY_MORE, MAJORITY, MINOR, NO_ACCIDENT, PROVING_STEPS, STEP_PARTS

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.same_kernels import Kind, SameKernels
 from tracekit.analysis.slowrank.hypotheses.dealt_work import (
     Followers,
     Read,
@@ -20,6 +18,8 @@ from tracekit.analysis.slowrank.hypotheses.dealt_work import (
     variation,
 )
 from tracekit.analysis.slowrank.price import Price
+from tracekit.case.case import Case
+from tracekit.expected.same_kernels import Kind, SameKernels
 from tracekit.step_graph.micro_batches import lasting_ns, uneven_batches_ns
 from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
 from tracekit.step_graph.replay import StepModel

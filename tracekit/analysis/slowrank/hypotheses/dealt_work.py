@@ -18,8 +18,8 @@ from operator import attrgetter
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.same_kernels import Kind, SameKernels, same_kernels
+from tracekit.case.case import Case
+from tracekit.expected.same_kernels import Kind, SameKernels, same_kernels
 from tracekit.step_graph.statistics import MAD_TO_SIGMA, usual_of_others
 from tracekit.steps.features import ATTENTION, MATMUL
 from tracekit.steps.medians import sampled

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple, get_args
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.hypotheses.suspect_work import peers_of
+from tracekit.case.case import Case
 from tracekit.cause_entry import Comparison, Order, Quantity, Row, causes_by_share
 from tracekit.causes import CAUSES, SIGNS
 from tracekit.findings import Cause, Evidence, Suspect

@@ -13,15 +13,10 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.like_transfers import message_of
-from tracekit.analysis.slowrank.hypotheses.candidates import (
-    not_awaited,
-    spared_parts,
-    typical_without,
-    usual_of,
-)
 from tracekit.analysis.slowrank.price import Price, explained_from
+from tracekit.case.case import Case
+from tracekit.case.cures import not_awaited, spared_parts, typical_without, usual_of
+from tracekit.expected.like_transfers import message_of
 from tracekit.step_graph.replay import StepModel, Usual
 from tracekit.thresholds.slowrank import MINOR, MOST_STRETCHED
 from tracekit.units import F64, I64, Mask

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.like_with_like import idle_beyond
-from tracekit.analysis.slowrank.hypotheses.host_bound import saved_by_gaps
 from tracekit.analysis.slowrank.price import Price
+from tracekit.case.case import Case
+from tracekit.case.cures import saved_by_gaps
 from tracekit.causes import DATALOADER, HOST_STALL
+from tracekit.expected.like_with_like import idle_beyond
 from tracekit.findings import Cause
 from tracekit.steps.features import loading_ns
 from tracekit.steps.medians import sampled

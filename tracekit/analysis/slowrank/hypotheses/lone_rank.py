@@ -12,13 +12,13 @@ from functools import partial
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case, Timelines
-from tracekit.analysis.slowrank.expected.excess import filled_by_spans, over_all
-from tracekit.analysis.slowrank.expected.same_kernels import Place, Ran, at_places, pace_at
-from tracekit.analysis.slowrank.hypotheses.host_bound import saved_by, saved_by_gaps
 from tracekit.analysis.slowrank.hypotheses.suspect_work import pace_among
 from tracekit.analysis.slowrank.price import Price
+from tracekit.case.case import Case, Timelines
+from tracekit.case.cures import saved_by, saved_by_gaps
 from tracekit.causes import CAUSES, CPU_LAUNCH, GPU_COMPUTE, HOST_STALL
+from tracekit.expected.excess import filled_by_spans, over_all
+from tracekit.expected.same_kernels import Place, Ran, at_places, pace_at
 from tracekit.findings import Cause
 from tracekit.intervals import union
 from tracekit.step_graph.replay import StepModel

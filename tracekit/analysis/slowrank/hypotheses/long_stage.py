@@ -11,15 +11,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.contention import stage_contention
-from tracekit.analysis.slowrank.expected.excess import over_all, recurs
-from tracekit.analysis.slowrank.expected.nodes import nodes_of
-from tracekit.analysis.slowrank.expected.same_kernels import at_places, pace_at
 from tracekit.analysis.slowrank.hypotheses.excess_parts import paused_hosts
-from tracekit.analysis.slowrank.hypotheses.host_bound import saved_by_gaps, saved_in
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, launches_alike
 from tracekit.analysis.slowrank.price import Price, explained_from
+from tracekit.case.case import Case
+from tracekit.case.cures import saved_by_gaps, saved_in
+from tracekit.expected.contention import stage_contention
+from tracekit.expected.excess import over_all, recurs
+from tracekit.expected.nodes import nodes_of
+from tracekit.expected.same_kernels import at_places, pace_at
 from tracekit.step_graph.statistics import NO_ROWS, confidence
 from tracekit.steps.host_need import launch_pace
 from tracekit.steps.medians import median_by_column

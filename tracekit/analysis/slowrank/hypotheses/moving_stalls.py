@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.excess import filled_by_spans, outliers, scattered
-from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, likely_saved_ns, those_that_cost
+from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, those_that_cost
 from tracekit.analysis.slowrank.hypotheses.dealt_work import more_data_ns
-from tracekit.analysis.slowrank.hypotheses.host_bound import saved_beside_hosts, without_gaps
+from tracekit.case.case import Case
+from tracekit.case.cures import likely_saved_ns, saved_beside_hosts, without_gaps
 from tracekit.causes import DATA_IMBALANCE, DATALOADER, GPU_COMPUTE, HOST_STALL
+from tracekit.expected.excess import filled_by_spans, outliers, scattered
 from tracekit.findings import Cause
 from tracekit.intervals import inside_each
 from tracekit.step_graph.delays import levels, low

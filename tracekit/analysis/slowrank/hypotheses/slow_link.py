@@ -11,8 +11,10 @@ from types import MappingProxyType
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.like_transfers import (
+from tracekit.analysis.slowrank.hypotheses.link_cure import dear_channels, price_of
+from tracekit.analysis.slowrank.price import Price, may_cost_ns
+from tracekit.case.case import Case
+from tracekit.expected.like_transfers import (
     beside,
     comparable,
     is_sure,
@@ -20,7 +22,7 @@ from tracekit.analysis.slowrank.expected.like_transfers import (
     short_pipeline,
     uncompared_lateness,
 )
-from tracekit.analysis.slowrank.expected.nodes import (
+from tracekit.expected.nodes import (
     LONE_LINK,
     UNPLACED,
     Nodes,
@@ -30,9 +32,7 @@ from tracekit.analysis.slowrank.expected.nodes import (
     on_slow_node,
     whole_boundaries,
 )
-from tracekit.analysis.slowrank.expected.sound_transfers import fit_hardware
-from tracekit.analysis.slowrank.hypotheses.link_cure import dear_channels, price_of
-from tracekit.analysis.slowrank.price import Price, may_cost_ns
+from tracekit.expected.sound_transfers import fit_hardware
 from tracekit.matching.message_order import UNKNOWN_SIZE
 from tracekit.step_graph.statistics import MAD_TO_SIGMA, NORMAL_95, level_of, spread_of_others
 from tracekit.thresholds.slowrank import (

@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case
 from tracekit.axes import PIECES, SAME_TOKENS
+from tracekit.case.case import Case
 from tracekit.intervals import inside_each, union
 from tracekit.rank_events.event_columns import Values, categories, ints, matches
 from tracekit.steps.features import COLLECTOR, LOADER, Features, loads_longer

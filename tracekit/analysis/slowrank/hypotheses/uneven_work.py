@@ -9,11 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.equal_work import QuickRanks
-from tracekit.analysis.slowrank.hypotheses.candidates import typical_without, usual_of
-from tracekit.analysis.slowrank.hypotheses.host_bound import saved_in
 from tracekit.analysis.slowrank.price import Price, spread_of_ranks
+from tracekit.case.case import Case
+from tracekit.case.cures import saved_in, typical_without, usual_of
+from tracekit.expected.equal_work import QuickRanks
 from tracekit.steps.medians import median_by_column
 from tracekit.units import F64, I64
 

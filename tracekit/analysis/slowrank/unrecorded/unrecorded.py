@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.expected.nodes import nodes_with_unseen
-from tracekit.analysis.slowrank.expected.sound_transfers import longest_ns
-from tracekit.analysis.slowrank.wording import of_step, ranks_in_words
+from tracekit.case.case import Case
+from tracekit.case.wording import of_step, ranks_in_words
+from tracekit.expected.nodes import nodes_with_unseen
+from tracekit.expected.sound_transfers import longest_ns
 from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.unseen_delays import explained_ns, left_ns, missed_ns
 from tracekit.step_graph.unseen_ranks import Copies, least_transfers, with_unseen

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from tracekit.analysis.slowrank.case import Case, build
-from tracekit.analysis.slowrank.wording import listed, ranks_in_words
+from tracekit.case.case import Case, build
+from tracekit.case.wording import listed, ranks_in_words
 from tracekit.errors import MeshError
 from tracekit.findings import Quality, RankCoverage
 from tracekit.inference.groups.other_recordings import is_placed, named_by_traces, strangers
@@ -21,6 +21,7 @@ from tracekit.inference.peers.lost_arguments import named_after, repaired
 from tracekit.inference.peers.places_in_groups import with_places_in_groups
 from tracekit.matching.match import Operations, match
 from tracekit.mesh.parse import ranks_in
+from tracekit.placement import HostList, HostsFile, contradictions, read_hosts, unplaced
 from tracekit.rank_events.operations import read_rank
 from tracekit.rank_events.rank_ops import NO_KERNELS, RankOps, without_device
 from tracekit.rank_events.step_marks import NO_STEP
@@ -51,6 +52,24 @@ def opened(run: Run, mesh: Sizes, order: Order, steps: Ranges, progress: Progres
     read = with_step_ends(*read_ranks(last_windows(run, steps), mesh, progress))
     enter(progress, f"matching the operations of {len(read[1])} ranks")
     return stepped(*read, mesh, order, steps)
+
+
+def with_hosts(run: Run, given: HostsFile | HostList | None) -> Run:
+    """Return `run` with the places of ranks that a file names, over the hosts that traces name.
+
+    None changes nothing. Raises InputError for a wrong file, UsageError for one of another job.
+    """
+    if given is None:
+        return run
+    made, hosts = read_hosts(given), {r.rank: r.host for r in run.ranks if r.host}
+    places = made.of_job(run.world_size, hosts)
+    doubts = {
+        "hosts_contradict": contradictions(places, hosts),
+        "hosts_incomplete": unplaced(places, (r.rank for r in run.ranks)),
+    }
+    quality = tuple(Quality(kind, made.path, 0, text) for kind, text in doubts.items() if text)
+    ranks = tuple(replace(r, host=places[r.rank].host if r.rank in places else r.host) for r in run.ranks)
+    return replace(run, ranks=ranks, places=places, quality=(*run.quality, *quality))
 
 
 def enter(progress: Progress, stage: str) -> None:

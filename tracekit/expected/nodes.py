@@ -2,15 +2,11 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from tracekit.findings import Quality
 from tracekit.matching.channels import Channel
-from tracekit.placement import HostList, HostsFile, contradictions, read_hosts, unplaced
-from tracekit.store import Run
 from tracekit.text import plain
 from tracekit.timing.measured import Measured
 
@@ -63,24 +59,6 @@ def nodes_with_unseen(run: Measured) -> Nodes:
     if any(nodes.get(r, node) != node for node, of in ranks.items() for r in range(of[0], of[-1])):
         return nodes
     return {r: node for node, of in ranks.items() for r in range(of[0], of[-1] + 1)}
-
-
-def with_hosts(run: Run, given: HostsFile | HostList | None) -> Run:
-    """Return `run` with the places of ranks that a file names, over the hosts that traces name.
-
-    None changes nothing. Raises InputError for a wrong file, UsageError for one of another job.
-    """
-    if given is None:
-        return run
-    made, hosts = read_hosts(given), {r.rank: r.host for r in run.ranks if r.host}
-    places = made.of_job(run.world_size, hosts)
-    doubts = {
-        "hosts_contradict": contradictions(places, hosts),
-        "hosts_incomplete": unplaced(places, (r.rank for r in run.ranks)),
-    }
-    quality = tuple(Quality(kind, made.path, 0, text) for kind, text in doubts.items() if text)
-    ranks = tuple(replace(r, host=places[r.rank].host if r.rank in places else r.host) for r in run.ranks)
-    return replace(run, ranks=ranks, places=places, quality=(*run.quality, *quality))
 
 
 def reach(channel: Channel, nodes: Nodes) -> Reach:

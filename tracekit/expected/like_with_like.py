@@ -12,10 +12,10 @@ from functools import partial
 
 import numpy as np
 
-from tracekit.analysis.slowrank.expected.contention import spun_longer, stretched
-from tracekit.analysis.slowrank.expected.equal_work import Peers, peers_of_work
-from tracekit.analysis.slowrank.expected.excess import over_peers, per_step, rank_excess, recurs, throttled
-from tracekit.analysis.slowrank.expected.nodes import whole_part
+from tracekit.expected.contention import spun_longer, stretched
+from tracekit.expected.equal_work import Peers, peers_of_work
+from tracekit.expected.excess import over_peers, per_step, rank_excess, recurs, throttled
+from tracekit.expected.nodes import whole_part
 from tracekit.step_graph.statistics import MAD_TO_SIGMA, Excess, spread
 from tracekit.steps.dealt_tokens import Dealt, dealt_tokens
 from tracekit.steps.host_need import paced_compute

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.expected.nodes import Nodes, nodes_of, reach
+from tracekit.expected.nodes import Nodes, nodes_of, reach
 from tracekit.matching.channels import Channel
 from tracekit.mesh.hardware import Hardware
 from tracekit.rank_events.operation_names import is_ring, ring_share

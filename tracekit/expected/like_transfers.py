@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from tracekit.analysis.slowrank.expected.nodes import Nodes, Reach, reach
-from tracekit.analysis.slowrank.expected.sound_transfers import slowest_ns
+from tracekit.expected.nodes import Nodes, Reach, reach
+from tracekit.expected.sound_transfers import slowest_ns
 from tracekit.matching.channels import Channel
 from tracekit.matching.clock import aligned
 from tracekit.matching.message_order import UNKNOWN_SIZE

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from tracekit.analysis.slowrank.expected.like_with_like import Circumstances, alike_excess, circumstances
+from tracekit.expected.like_with_like import Circumstances, alike_excess, circumstances
 from tracekit.findings import Quality
 from tracekit.matching.match import Operations, with_concealed
 from tracekit.mesh import Mesh
@@ -81,7 +81,7 @@ class Case(Measured):
 
     @cached_property
     def usual_work(self) -> dict[tuple[int, ...], Usual]:
-        """What replays of this case found to be the usual work of suspected rows (`candidates.usual_of`)."""
+        """What replays of this case found to be the usual work of suspected rows (`cures.usual_of`)."""
         return {}
 
     @property
@@ -145,7 +145,7 @@ class Case(Measured):
 
     @cached_property
     def hosted(self) -> dict[tuple[int, frozenset[int]], tuple[StepModel, StepModel]]:
-        """The models that were given hosts, and the same with them, by what was asked for (`host_bound.with_hosts`)."""
+        """The models that were given hosts, and the same with them, by what was asked for (`cures.with_hosts`)."""
         return {}
 
     @cached_property

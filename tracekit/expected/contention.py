@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.analysis.slowrank.expected.same_kernels import Place, middle_rows, places_of
+from tracekit.expected.same_kernels import Place, middle_rows, places_of
 from tracekit.steps.medians import median_by_column, of_rows, sampled, weighted_median
 from tracekit.steps.step_kernels import StepKernels
 from tracekit.thresholds.slowrank import MOST_STRETCHED, PEERS_SAMPLED, THOSE_WHO_WAIT

@@ -10,8 +10,8 @@ from functools import cache
 
 import numpy as np
 
-from tracekit.analysis.slowrank.expected.equal_work import Peers
 from tracekit.causes import BY_SPANS
+from tracekit.expected.equal_work import Peers
 from tracekit.findings import Cause
 from tracekit.step_graph.delays import levels
 from tracekit.step_graph.statistics import Excess, chance_of, errors_of_chance, excess, usual_of_others
