@@ -28,7 +28,7 @@ from tracekit.thresholds.tables import (
     WAITED_ENDS_SPREADS,
     WIDE_TRIP,
 )
-from tracekit.units import F64, I64
+from tracekit.units import F64, I64, Mask
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,7 @@ class Clocks:
     island: dict[int, int]
     origin: dict[int, int]
     residual_ns: float  # median absolute difference of common ends after alignment
-    doubt: dict[int, float] = field(
-        default_factory=dict
-    )  # uncertainty (ns) of a rank that only messages link
+    doubt: dict[int, float] = field(default_factory=dict)  # of a rank that only messages link, ns
     exact: dict[int, int] = field(default_factory=dict)
     """The island of each rank if islands are linked by only as many collectives as the drift of a clock needs."""
 
@@ -80,6 +78,12 @@ def aligned(ops: Operations, clocks: Clocks, times: I64) -> I64:
         where = ops.of(rank)
         result[where] = clocks.align(rank, times[where])
     return result
+
+
+def linked(ops: Operations, clocks: Clocks, sends: I64, receives: I64) -> Mask:
+    """Whether the two ends of each message have a common clock."""
+    at = ops.by_rank(np.array([clocks.island[rank] for rank in ops.ranks], np.int64))
+    return np.asarray(at[sends] == at[receives], bool)
 
 
 def align(ops: Operations) -> Clocks:

@@ -117,14 +117,7 @@ def rematch(ops: Operations, ranks: Sequence[RankOps], groups: Sequence[Group]) 
 def with_concealed(ops: Operations, concealed: I64) -> Operations:
     """Return `ops` if ranks worked beside each operation for the time `concealed` from its begin on, ns."""
     own = _own_times([own_progress(ops.per_rank[r], concealed[ops.of(r)]) for r in ops.ranks])
-    return replace(
-        ops,
-        progress=own.progress,
-        at_start=own.at_start,
-        at_end=own.at_end,
-        at_ready=own.at_ready,
-        exposed=own.exposed,
-    )
+    return replace(ops, **own._asdict())
 
 
 class _OwnTimes(NamedTuple):
@@ -269,6 +262,12 @@ def _split(rows: I64, rank: npt.NDArray[np.int32], members: Sequence[int]) -> li
 
 
 # The two ends of every message: the one place where sends and receives are paired.
+
+
+def members_of_kernel(ops: Operations) -> I64:
+    """Return for each operation the number of operations of its kernel."""
+    counts = np.bincount(ops.kernel, minlength=1)
+    return np.asarray(counts[ops.kernel], np.int64)
 
 
 def found_done(ops: Operations) -> npt.NDArray[np.bool_]:

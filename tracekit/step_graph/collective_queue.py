@@ -9,11 +9,10 @@ from collections.abc import Callable
 import numpy as np
 
 from tracekit.arrays import numbered_rows
-from tracekit.matching.match import Operations
+from tracekit.matching.match import Operations, members_of_kernel
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.step_graph.rank_timeline import CollectiveQueue
 from tracekit.thresholds.slowrank import ANSWERED_NS, NO_WORK_NS, QUEUED_NS
-from tracekit.timing.buffered_sends import members_of_kernel
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64, Mask
 

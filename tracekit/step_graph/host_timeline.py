@@ -21,12 +21,11 @@ from tracekit.rank_events.event_columns import categories, ints
 from tracekit.rank_events.own_time import Progress
 from tracekit.rank_events.step_marks import launch_rows
 from tracekit.step_graph.rank_timeline import NEED, RankTimeline
-from tracekit.step_graph.replay_levels import Levels
 from tracekit.steps.host_need import on_host
 from tracekit.steps.host_work import HOST_COLUMNS, host_work, silences
 from tracekit.thresholds.slowrank import LAUNCHED_NS, NEARLY_ALL, NO_WORK_NS, QUEUE_ROOM
 from tracekit.timing.measured import Measured
-from tracekit.units import F64, I64, Mask
+from tracekit.units import F64, I32, I64, Mask
 
 
 @dataclass(frozen=True)
@@ -220,9 +219,14 @@ class HostsAtLevels:
     after: F64
 
     @classmethod
-    def of(cls, hosts: Sequence[HostTimeline], lines: Sequence[RankTimeline], levels: Levels) -> Self:
-        """Return where the `levels` of a run hold the events of `hosts`."""
-        bounds, gap = levels.bounds, levels.gap
+    def of(
+        cls,
+        hosts: Sequence[HostTimeline],
+        lines: Sequence[RankTimeline],
+        bounds: Sequence[tuple[int, ...]],
+        gap: I32,
+    ) -> Self:
+        """Return where the levels of a run hold the events of `hosts`; `bounds` and `gap` as in `Levels`."""
         edges = np.append(0, np.cumsum([instance - first for first, _, instance, *_ in bounds]))
         turn = np.empty(int(gap.max()) + 1, np.int64)
         turn[gap] = np.arange(len(gap))

@@ -52,9 +52,7 @@ class RankTimeline:
     events: npt.NDArray[np.int32]  # operation of each event
     knots: F64  # own-time readings at the begins of the run's steps, and the end of the last
     blocks: F64  # the same, each step cut into STEP_PARTS parts with equally many operations
-    parts: tuple[
-        Parts, ...
-    ]  # the same, cut at operations that its peers run in the same order; the finest first
+    parts: tuple[Parts, ...]  # the same, cut at operations that peers run in the same order, the finest first
     start: float  # aligned wall time at the begin of the run
     follows: bytes = b""  # the digest of the queues from which its events follow
 
@@ -159,9 +157,7 @@ def posts_and_needs(ops: Operations, queue: CollectiveQueue, rows: I64, marked: 
     at = ops.progress[int(ops.rank[rows[0]])].at(when)
     kind = np.concatenate([kind, np.full(len(more), NEED), np.full(len(marked), MARK)])
     event = np.concatenate([event, more, marked])
-    order = np.argsort(
-        np.append(wall, when), kind="stable"
-    )  # what was posted at that moment was posted before
+    order = np.argsort(np.append(wall, when), kind="stable")  # what was posted then was posted before
     return kind[order], np.concatenate([reading, at])[order], event[order]
 
 

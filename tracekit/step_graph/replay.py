@@ -255,7 +255,8 @@ class StepModel:
     def host_levels(self) -> tuple[HostsAtLevels | None, ...]:
         """The events of each run that its hosts may delay; None where there are none, or no levels."""
         found = ((self._hosts(n), self.runs[n][1], at) for n, at in enumerate(self.levels))
-        return tuple(HostsAtLevels.of(h, lines, at) if at and h else None for h, lines, at in found)
+        of = HostsAtLevels.of
+        return tuple(of(h, lines, at.bounds, at.gap) if at and h else None for h, lines, at in found)
 
     @cached_property
     def levels(self) -> tuple[Levels | None, ...]:

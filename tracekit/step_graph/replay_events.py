@@ -85,9 +85,7 @@ def order_is_told(events: Events, before: I64) -> bool:
     ranks = len(events.first)
     key = events.posts[rows].astype(np.int64) * ranks + events.line[rows]
     asked = np.repeat(numbers, count) * ranks + events.line[rows[one]]
-    last = (
-        np.searchsorted(key, asked, side="right") - 1
-    )  # the last post of the later instance by the same rank
+    last = np.searchsorted(key, asked, side="right") - 1  # post of the later instance by the same rank
     return bool(((key[last] == asked) & (rows[last] > rows[one])).all())
 
 

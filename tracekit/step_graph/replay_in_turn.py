@@ -23,9 +23,7 @@ class InTurn:
     before: list[int]
     later: list[float]
     causes: dict[int, list[int]]  # by instance: instances of other channels that must end before it starts
-    delays: Sequence[
-        dict[int, tuple[float, float, float]]
-    ]  # by timeline and event: what its host does (`delays_of`)
+    delays: Sequence[dict[int, tuple[float, float, float]]]  # by timeline and event: of `delays_of`
     host_clock: list[float]  # by timeline: when its host began, and how long it stood since
     kinds: list[list[int]] = field(init=False)  # by timeline: of each of its events
     events: list[list[int]] = field(init=False)  # by timeline: their operations
@@ -38,9 +36,7 @@ class InTurn:
     held: set[int] = field(default_factory=set)  # instances that are posted, and wait for another one
     waiting: dict[int, list[int]] = field(default_factory=dict)  # by instance: timelines that need it
     ready: list[int] = field(init=False)  # timelines that can go on
-    following: dict[int, list[int]] = field(
-        default_factory=dict
-    )  # by instance: posted ones that wait for its end
+    following: dict[int, list[int]] = field(default_factory=dict)  # by instance: posted ones that await it
     stood: dict[int, float] = field(default_factory=dict)  # by operation: how long its rank waited for it
     marks: list[list[float]] = field(init=False)  # by timeline: when it came to each of its marks
 

@@ -26,9 +26,7 @@ class Levels:
     Arrays by event and by need are in order of places.
     """
 
-    bounds: list[
-        tuple[int, ...]
-    ]  # by level: first event, first need, first instance, end; the same of `posts`
+    bounds: list[tuple[int, ...]]  # by level: first event, need and instance, end; the same of `posts`
     earlier: I32  # by event: the place of the one before it on its rank
     gap: I32  # by event: its gap among the gaps of all ranks, which end with a 0
     needs: I32  # by need: its number among the events

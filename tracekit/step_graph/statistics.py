@@ -30,9 +30,7 @@ class Excess:
     sigma: float  # robust standard deviation of one entry around its rank's own level
     z: F64  # per rank: significance of the mean, in standard errors
     limit: float = Z_LIMIT  # the z from which an excess is significant
-    throughout: frozenset[int] = (
-        frozenset()
-    )  # rows that are long in only one step, but throughout it, so not by accident
+    throughout: frozenset[int] = frozenset()  # rows that are long in one step, throughout it: no accident
     named: F64 | float = 0.0  # the part of `value` with a known cause, ns
 
     def significant(self, least: float) -> Mask:

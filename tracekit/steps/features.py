@@ -19,13 +19,11 @@ from tracekit.matching.match import Operations
 from tracekit.rank_events.coded_words import Column
 from tracekit.rank_events.compute import COMM_KERNEL, DEVICE_WORK, NOT_COMPUTE, communicates
 from tracekit.rank_events.event_columns import categories, ints, matches, truth
+from tracekit.steps.host_work import LOADER
 from tracekit.steps.steps import Steps, idle_within, tails_of, windows_of
 from tracekit.store import Run
 from tracekit.thresholds.slowrank import MINOR, TIME_SLICE_NS
 from tracekit.units import I64, Mask
-
-LOADER = re.compile(r"dataloader|data_load|next_batch|get_batch", re.IGNORECASE)
-"""Spans in which a host waits for its next batch."""
 
 COLLECTOR = re.compile(r"^(python )?gc\b|garbage|^<built-in function collect>$", re.IGNORECASE)
 """Spans of Python's garbage collector: as torch's profiler and programs name them, and gc.collect() in stacks."""

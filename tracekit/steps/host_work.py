@@ -11,7 +11,6 @@ from tracekit.intervals import Intervals, subtract, union
 from tracekit.rank_events.compute import DEVICE_WORK
 from tracekit.rank_events.event_columns import DEVICE_CALLS, categories, ints, truth
 from tracekit.rank_events.stream_waits import HOST_WAIT
-from tracekit.steps.features import LOADER
 from tracekit.thresholds.slowrank import HOST_SILENT_NS, LAUNCHED_NS, OPERATOR_NS, QUEUE_ROOM
 from tracekit.units import I64, Mask
 
@@ -20,6 +19,9 @@ HOST_COLUMNS: Final = ["ts", "dur", "cat", "name", "correlation", "pid", "tid"]
 
 LAUNCH: Final = re.compile(r"^(cuda|hip|cu)\w*Launch", re.IGNORECASE)
 """Calls that launch kernels."""
+
+LOADER: Final = re.compile(r"dataloader|data_load|next_batch|get_batch", re.IGNORECASE)
+"""Spans in which a host waits for its next batch."""
 
 _WAITS = re.compile(rf"{HOST_WAIT.pattern}|Query")
 """Calls in which a host may wait until its device, or another host, has done something."""

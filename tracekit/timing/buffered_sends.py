@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.matching.clock import Clocks, aligned
-from tracekit.matching.match import Operations, found_done, message_ends
+from tracekit.matching.clock import Clocks, aligned, linked
+from tracekit.matching.match import Operations, found_done, members_of_kernel, message_ends
 from tracekit.thresholds.slowrank import MAJORITY
 from tracekit.thresholds.tables import (
     ALWAYS_BUFFERED_BYTES,
@@ -121,18 +121,6 @@ def as_most_sends(ops: Operations, shown: Mask) -> Mask:
         seen = found[same & (ops.instance >= 0)]
         found[same & (ops.instance < 0)] = bool(len(seen)) and float(seen.mean()) > MAJORITY
     return np.asarray(found, bool)
-
-
-def members_of_kernel(ops: Operations) -> I64:
-    """Return for each operation the number of operations of its kernel."""
-    counts = np.bincount(ops.kernel, minlength=1)
-    return np.asarray(counts[ops.kernel], np.int64)
-
-
-def linked(ops: Operations, clocks: Clocks, sends: I64, receives: I64) -> Mask:
-    """Whether the two ends of each message have a common clock."""
-    at = ops.by_rank(np.array([clocks.island[rank] for rank in ops.ranks], np.int64))
-    return np.asarray(at[sends] == at[receives], bool)
 
 
 def _messages(ops: Operations, clocks: Clocks) -> _Messages:

@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tracekit.matching.clock import Clocks, aligned
-from tracekit.matching.match import Operations, found_done, message_ends
+from tracekit.matching.clock import Clocks, aligned, linked
+from tracekit.matching.match import Operations, found_done, members_of_kernel, message_ends
 from tracekit.rank_events.operation_names import ROOTED
 from tracekit.thresholds.slowrank import CLOCK_DOUBTS
 from tracekit.thresholds.tables import BUFFERED_RECEIVE, COMMON_END_NS
-from tracekit.timing.buffered_sends import linked, members_of_kernel
 from tracekit.units import I64, Mask
 
 

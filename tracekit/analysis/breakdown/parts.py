@@ -10,10 +10,10 @@ from tracekit.axes import PIPELINE, along
 from tracekit.case.case import Case
 from tracekit.findings import ExposedTime, Share, StepBreakdown, TimeParts
 from tracekit.intervals import Intervals, covered_until, subtract, union
+from tracekit.matching.clock import linked
 from tracekit.matching.match import message_ends
 from tracekit.rank_events.operation_names import ROOTED
 from tracekit.steps.steps import windows_of
-from tracekit.timing.buffered_sends import linked
 from tracekit.timing.device_gaps import gaps_of
 from tracekit.timing.exposed_pieces import exposed_pieces
 from tracekit.units import I64, Mask

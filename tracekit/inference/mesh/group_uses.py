@@ -13,7 +13,7 @@ from tracekit.axes import PIPELINE
 from tracekit.disjoint_sets import DisjointSets
 from tracekit.matching.channels import WORLD
 from tracekit.matching.match import Operations
-from tracekit.mesh import GroupUse
+from tracekit.mesh.families import GroupUse
 from tracekit.mesh.group_descriptions import hinted_dims
 from tracekit.mesh.parts import ALL_TO_ALL
 from tracekit.rank_events.coded_words import among, numbered
