@@ -18,8 +18,8 @@ WORST = {
     "answers": 1,
     "answer functions": 0,
     "functions that answer": 60,
-    "lines": 8421,
-    "lines with case, graph and matching": 15870,
+    "lines": 8420,
+    "lines with case, graph and matching": 15869,
 }
 """The values today, as `make measures` prints them with the goal of each.
 

@@ -55,6 +55,11 @@ def explained_from(case: Case) -> float:
     return NORMAL_95 * case.residual_ns
 
 
+def beyond_error(case: Case, best: float, low: float) -> bool:
+    """Return whether a price, ns, exceeds the error of its model: likely, or at its low end with recorded lengths."""
+    return best >= case.residual_ns or low >= max(case.threshold_ns, case.pinned_residual_ns)
+
+
 def rank_doubt_ns(case: Case, rows: I64) -> float:
     """Return what a price of `rows` may be off although all waits were matched, ns a step.
 

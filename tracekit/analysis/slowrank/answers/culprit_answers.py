@@ -29,6 +29,7 @@ from tracekit.analysis.slowrank.hypotheses.suspect_work import dealt_to_its_repl
 from tracekit.analysis.slowrank.price import (
     NOT_EXACT,
     Price,
+    beyond_error,
     link_doubt_ns,
     may_cost_ns,
     rank_doubt_ns,
@@ -186,16 +187,14 @@ _Found = TypeVar("_Found", LongStage, SlowLink)
 def proven(case: Case, found: _Found) -> _Found | None:
     """`found` where the evidence proves its price: the model reproduces the recording, or the lower bound suffices.
 
-    The lower bound is the price where the model's error exceeds the likely one. Where much is unmatched, the model that
-    keeps recorded lengths reproduces the recording best. None where nothing is proven.
+    The lower bound is the price where the model's error exceeds the likely one. None where nothing is proven.
     """
-    least, price = case.threshold_ns, found.price
-    if isinstance(found, SlowLink) and found.doubted:
+    price = found.price
+    if (isinstance(found, SlowLink) and found.doubted) or not beyond_error(case, price.best, price.low):
         return None
     if price.best < case.residual_ns:
-        enough = price.low >= max(least, case.pinned_residual_ns)
-        return replace(found, price=Price(price.low, price.low, price.high)) if enough else None
-    return found if case.coverage.matched == 1 or price.low >= least else None
+        return replace(found, price=Price(price.low, price.low, price.high))
+    return found if case.coverage.matched == 1 or price.low >= case.threshold_ns else None
 
 
 def blame_link(case: Case, link: SlowLink) -> Answer:

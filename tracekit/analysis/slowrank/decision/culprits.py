@@ -31,7 +31,7 @@ from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import data_explains
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import beside_stalls
-from tracekit.analysis.slowrank.price import everybody_ns, share_in_words
+from tracekit.analysis.slowrank.price import beyond_error, everybody_ns, share_in_words
 from tracekit.analysis.slowrank.suspects import (
     Answer,
     blame,
@@ -96,7 +96,7 @@ def lone_rank_of_a_stage(e: Evidence) -> Answer | None:
     The design of a stage must not hide it, whichever stage that is.
     """
     stage, found, case = e.stage, e.lone, e.case
-    if found is None or found.gain < max(e.least, case.residual_ns):
+    if found is None or found.gain < e.least or not beyond_error(case, found.gain, found.price.low):
         return None
     if found.price.low < e.least and stage is not None and found.row in stage.loaders:
         return None  # the loader of the stage has a price that is proven
@@ -197,8 +197,7 @@ def _beside_link(e: Evidence) -> str:
 def _slow_ranks(e: Evidence, found: Hypothesis) -> Answer:
     """The answer that blames slow ranks, unless the model errs by more, or data or stalls explain their excess."""
     case = e.case
-    sure = least_ns(case, np.array(found.rows))
-    if found.gain < case.residual_ns and sure < max(e.least, case.pinned_residual_ns):
+    if not beyond_error(case, found.gain, least_ns(case, np.array(found.rows))):
         why = (
             f"the model of the step puts the cost at {ms(found.gain):.1f} ms, but differs from the recorded steps by "
             f"{ms(case.residual_ns):.1f} ms"
@@ -222,11 +221,9 @@ def _slow_ranks(e: Evidence, found: Hypothesis) -> Answer:
 
 def _where_unseen_come_later(e: Evidence, answer: Answer) -> Answer:
     """The answer with lowest prices that hold although ranks without a trace may come later than its suspects."""
-    later = ms(e.unseen.awaited)
-    named = (
-        replace(s, lost_ms_low=s.lost_ms_low and max(s.lost_ms_low - later, 0.0)) for s in answer.suspects
-    )
-    return replace(answer, suspects=tuple(named)) if later else answer
+    late = ms(e.unseen.awaited)
+    each = (replace(s, lost_ms_low=s.lost_ms_low and max(s.lost_ms_low - late, 0.0)) for s in answer.suspects)
+    return replace(answer, suspects=tuple(each)) if late else answer
 
 
 def cures_in_order(e: Evidence, answer: Answer) -> tuple[Cure, ...]:

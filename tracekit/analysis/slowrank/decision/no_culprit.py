@@ -28,6 +28,7 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     Undecided,
     bounds_of,
     faint_ranks,
+    in_the_only_step,
     more_steps,
     most_ns,
     varies,
@@ -95,17 +96,14 @@ def price_may_reach_the_threshold(e: Evidence) -> Answer | None:
         return leave_stage_open(case, stage)
     if e.link is not None:
         return leave_link_open(case, e.link)
-    if e.only_step is not None:
-        return leave_rank_open(case, e.only_step)
-    if (near := nearly_costly(case)) is not None and not e.is_accident(near):
-        return leave_rank_open(case, near)
-    if (ranks := faint_ranks(case)) is not None:
-        return leave_rank_open(case, ranks)
+    for ask in (in_the_only_step, nearly_costly, faint_ranks, faint_node):
+        found = ask(case)
+        if found is not None and not e.is_accident(found):
+            return leave_rank_open(case, found)
     if (stage := faint_stage(case)) is not None:
         why = varies(case, stage.z, Z_LIMIT)
         return leave_stage_open(case, stage, why, f"{more_steps(case)} on every rank")
-    node = faint_node(case)
-    return leave_rank_open(case, node) if node is not None else None
+    return None
 
 
 def work_is_uneven(e: Evidence) -> Answer | None:
