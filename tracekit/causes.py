@@ -220,7 +220,7 @@ _ENTRIES = (
             Sign(
                 Order.VERDICT,
                 "its host takes longer between launches, and the step would be shorter if it launched as its peers do",
-                "analysis.slowrank.answers.slow_launch:slow_launch",
+                "analysis.slowrank.hypotheses.slow_launch:slow_launch",
                 (Row("time between two launches of the host"),),
             ),
         ),

@@ -13,13 +13,13 @@ WORST = {
     "thresholds": 45,
     "own thresholds": 31,
     "one importer": 0.25,
-    "chain": 20,
+    "chain": 19,
     "reached": 165,
     "answers": 1,
     "answer functions": 0,
     "functions that answer": 60,
-    "lines": 8420,
-    "lines with case, graph and matching": 15869,
+    "lines": 8418,
+    "lines with case, graph and matching": 15867,
 }
 """The values today, as `make measures` prints them with the goal of each.
 

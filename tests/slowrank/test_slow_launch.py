@@ -12,8 +12,8 @@ from tests.shapes.fsdp import Sharded
 from tests.slowrank.jobs import LAYER_US, grid, job, prepared
 from tests.slowrank.test_late_launch import LAST, LONG_US, SOON_US, launched
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.answers import slow_launch as hosts
-from tracekit.analysis.slowrank.answers.slow_launch import places_of, saved_as_peers, slow_launch
+from tracekit.analysis.slowrank.hypotheses import slow_launch as hosts
+from tracekit.analysis.slowrank.hypotheses.slow_launch import places_of, saved_as_peers, slow_launch
 from tracekit.ingest import load
 
 RANK, HOST_BOUND = 5, 2105

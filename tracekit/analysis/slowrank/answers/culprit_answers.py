@@ -1,4 +1,4 @@
-"""Answers that blame ranks or a slow link, each with cause and price; open ones where the evidence proves less."""
+"""Answers that blame ranks, their hosts or a slow link, with cause and price; open where the evidence proves less."""
 
 from dataclasses import replace
 from typing import Final, TypeVar
@@ -11,6 +11,7 @@ from tracekit.analysis.slowrank.answers.open_answers import (
     leave_rank_open,
     may_be_design,
 )
+from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     bounds_of,
     early_use_ns,
@@ -24,6 +25,7 @@ from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price, 
 from tracekit.analysis.slowrank.hypotheses.excess_parts import may_be_pace
 from tracekit.analysis.slowrank.hypotheses.link_cure import carried_ns
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
+from tracekit.analysis.slowrank.hypotheses.slow_launch import SlowLaunch, as_peers, slow_launch
 from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink
 from tracekit.analysis.slowrank.hypotheses.suspect_work import dealt_to_its_replica, only_attention
 from tracekit.analysis.slowrank.price import (
@@ -38,21 +40,25 @@ from tracekit.analysis.slowrank.price import (
 from tracekit.analysis.slowrank.suspects import (
     Answer,
     blame,
+    cures_of,
+    explain_rank,
     explained,
     left_open,
     link_ends,
     stands,
+    suspect_of,
 )
 from tracekit.case.case import Case
 from tracekit.case.cures import saved_ns, typical_without
 from tracekit.case.wording import first_in_words, listed, of_step, slow_transfers
-from tracekit.causes import CAUSES, NETWORK
+from tracekit.causes import CAUSES, CPU_LAUNCH, NETWORK
 from tracekit.expected.nodes import NAME_NODES, UNPLACED, whole_part
-from tracekit.findings import Evidence, Suspect
+from tracekit.findings import Cause, Cure, Suspect
+from tracekit.findings import Evidence as Shown
 from tracekit.step_graph.statistics import NORMAL_95
 from tracekit.steps.medians import median_by_column
 from tracekit.thresholds.slowrank import COVERAGE_WHOLE, LITTLE_SHARE
-from tracekit.units import I64, Mask, ms
+from tracekit.units import I64, NS_PER_US, Mask, ms
 
 
 def blame_ranks(case: Case, found: Hypothesis) -> Answer:
@@ -200,7 +206,7 @@ def proven(case: Case, found: _Found) -> _Found | None:
 def blame_link(case: Case, link: SlowLink) -> Answer:
     """The answer that blames a slow link and names its ranks."""
     (row,) = CAUSES[NETWORK].signs[0].rows
-    evidence = (Evidence(row.what, ms(link.slow_ns), ms(link.peers_ns), "ms"),)
+    evidence = (Shown(row.what, ms(link.slow_ns), ms(link.peers_ns), "ms"),)
     price = link.price.widened(link_doubt_ns(case, link.price.best, link.z))
     suspects = link_ends(case, link.ranks, price, link.z, evidence)
     named = ", ".join(str(s.rank) for s in suspects)
@@ -234,3 +240,51 @@ _BESIDE = "communication that waits for it slows the compute that overlaps with 
 _WITHOUT_LINK = (
     "record a few steps with these ranks on other hosts, or with another cable, and compare the step times"
 )
+
+
+def host_launches_slowly(e: Evidence) -> Answer | None:
+    """A host launches more slowly than its peers' hosts at a proven price, although its device works no longer."""
+    found = slow_launch(e.case)
+    return None if found is None else _blame_host(e.case, found)
+
+
+def launched_late(case: Case, answer: Answer) -> Answer:
+    """`answer`; if it names one rank for its gaps, the answer with a higher price that its host launches too slowly.
+
+    Gaps in its own time are one part of what a slow host costs; waits of the others on other streams are the rest.
+    """
+    by_gaps = [CAUSES[s.cause].by_shape for s in answer.suspects] == [True]
+    found = slow_launch(case) if by_gaps else None
+    if found is None or found.price.best <= answer.gain:
+        return answer
+    return _blame_host(case, found) if case.steps.ranks[found.row] == answer.suspects[0].rank else answer
+
+
+def _blame_host(case: Case, found: SlowLaunch) -> Answer:
+    """The answer that names the rank of `found`."""
+    rank = case.steps.ranks[found.row]
+    (row,) = CAUSES[CPU_LAUNCH].signs[-1].rows
+    evidence = explain_rank(case, found.row, (found.row,)).evidence
+    mine, theirs = (pace / NS_PER_US for pace in found.pace)
+    shown = (*evidence, Shown(row.what, mine, theirs, "µs"))
+    suspect = suspect_of(case, found.row, found.price, np.inf, CPU_LAUNCH, shown, every=True)
+    reason = (
+        f"the host of rank {rank} launches more slowly than its peers' hosts, and the other ranks wait for it: "
+        f"launching as fast as they do would save {of_step(case, found.price.best)}"
+    )
+    return replace(blame(case, reason, (suspect,), found.price.best), cures=_cures(case, found))
+
+
+def _cures(case: Case, found: SlowLaunch) -> tuple[Cure, ...]:
+    """Return the cure of the host and then of ranks that it hides, which cost the threshold then; empty without any."""
+    rows = np.setdiff1d(case.significant(case.suspect_ns), [found.row])
+    quick = next(as_peers(case, found.row), None)
+    behind = those_that_cost(case, rows, quick) if quick is not None and len(rows) else None
+    answer = blame_ranks(case, behind) if behind is not None else None
+    if behind is None or answer is None or answer.verdict != "slow_rank":
+        return ()
+    gain = Price.exactly(behind.gain).widened(rank_doubt_ns(case, np.array(behind.rows)))
+    hidden = sorted(suspect.rank for suspect in answer.suspects)
+    named: tuple[Cause, Cause] = CPU_LAUNCH, answer.suspects[0].cause
+    made = (named[0], case.ranks_of([found.row]), found.price), (named[1], hidden, gain)
+    return cures_of(case, made) if gain.low >= case.threshold_ns else ()

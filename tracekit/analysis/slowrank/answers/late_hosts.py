@@ -18,7 +18,6 @@ behind a link that loses packets, innocent ranks leave late most. A stop behind 
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps
 from tracekit.analysis.slowrank.hypotheses.dealt_work import more_data_ns
 from tracekit.analysis.slowrank.hypotheses.excess_parts import Explained
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import stalls_of_the_same
+from tracekit.analysis.slowrank.hypotheses.slow_launch import awaited, complete_collectives
 from tracekit.analysis.slowrank.price import Price, rank_doubt_ns
 from tracekit.analysis.slowrank.suspects import Answer, blame, explain_rank, maybe_slow, suspect_of, up_to
 from tracekit.case.case import Case
@@ -49,35 +49,6 @@ from tracekit.thresholds.slowrank import (
 from tracekit.units import F64, I64, Mask, ms
 
 
-def waited_for(case: Case) -> F64:
-    """Return the median wait of the others for a rank that joins a collective last, ns, by row × column of Steps."""
-    waits = {last: float(np.median(case.waits.exposed_wait[others])) for last, others in _awaited(case)}
-    return case.by_step(np.array([*waits], np.int64), np.array([*waits.values()]))
-
-
-def _awaited(case: Case) -> Iterator[tuple[int, I64]]:
-    """(the last operation to arrive, the other operations) of each collective with all members and launches."""
-    rows, bounds = _instances(case, np.isfinite(case.ops.at_ready))
-    for begin, end in pairwise(bounds.tolist()):
-        last = int(case.waits.last[case.ops.instance[rows[begin]]])
-        yield last, rows[begin:end][rows[begin:end] != last]
-
-
-def _instances(case: Case, among: Mask) -> tuple[I64, I64]:
-    """(operations of complete collectives `among` those chosen, by instance; where each instance begins, and the end).
-
-    Such an instance has several operations, and the last one to arrive is among them.
-    """
-    ops, waits = case.ops, case.waits
-    rows = np.flatnonzero((ops.instance >= 0) & case.analysed & ~case.in_message & among)
-    rows = rows[waits.complete[ops.instance[rows]]]
-    rows = rows[np.argsort(ops.instance[rows], kind="stable")]
-    _, place, size = np.unique(ops.instance[rows], return_inverse=True, return_counts=True)
-    there = np.bincount(place, rows == waits.last[ops.instance[rows]], len(size)) > 0
-    kept = there & (size > 1)
-    return rows[kept[place]], np.append(0, np.cumsum(size[kept]))
-
-
 def host_launches_late(e: Evidence) -> Iterator[Gap]:
     """A host launches collectives late, at a price that the traces do not show.
 
@@ -87,7 +58,7 @@ def host_launches_late(e: Evidence) -> Iterator[Gap]:
     case, ops, waits = e.case, e.case.ops, e.case.waits
     issued = np.concatenate([NO_ROWS, *(ops.per_rank[r].issued for r in ops.ranks)])
     lag, late = (ops.start - issued).astype(np.float64), {}
-    for last, others in _awaited(case):
+    for last, others in awaited(case):
         queued = lag[others] > FAR_MORE * max(lag[last], LAUNCHED_NS)
         if lag[last] <= LAUNCHED_NS and queued.mean() > MAJORITY:
             late[last] = float(np.median(waits.exposed_wait[others]))
@@ -137,7 +108,7 @@ def _waits(case: Case) -> dict[int, F64]:
     previous collective of the same channel counts.
     """
     steps, ops = case.steps, case.ops
-    order, bounds = _instances(case, _of_peers(case))
+    order, bounds = complete_collectives(case, _of_peers(case))
     row, column = (place[order] for place in case.place)
     done = ops.at_start[order] - steps.begin[row, column]
     behind, stood = np.full(len(order), np.nan), np.full(len(order), np.nan)

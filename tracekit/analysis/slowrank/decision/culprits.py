@@ -11,6 +11,7 @@ import numpy as np
 from tracekit.analysis.slowrank.answers.culprit_answers import (
     blame_link,
     blame_ranks,
+    launched_late,
     leave_link_open,
     proven,
 )
@@ -24,7 +25,6 @@ from tracekit.analysis.slowrank.answers.imbalance_answers import (
     leave_stage_open,
 )
 from tracekit.analysis.slowrank.answers.open_answers import leave_rank_open, lone_suspect
-from tracekit.analysis.slowrank.answers.slow_launch import launched_late
 from tracekit.analysis.slowrank.evidence import Evidence, Faults, Kind
 from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided, bounds_of, least_ns
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price

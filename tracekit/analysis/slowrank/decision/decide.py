@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from tracekit.analysis.slowrank.answers import harmless, late_hosts, slow_launch
+from tracekit.analysis.slowrank.answers import culprit_answers, harmless, late_hosts
 from tracekit.analysis.slowrank.answers.hidden_rank import with_hidden_rank, with_most_of_it
 from tracekit.analysis.slowrank.decision import culprits, gaps, limits, no_culprit
 from tracekit.analysis.slowrank.evidence import Evidence, evidence_of
@@ -42,7 +42,7 @@ RULES: Final[tuple[Rule, ...]] = (
     no_culprit.slow_in_turn,
     no_culprit.slow_in_one_step,
     no_culprit.price_may_reach_the_threshold,
-    slow_launch.host_launches_slowly,
+    culprit_answers.host_launches_slowly,
     gaps.a_gap_may_hide,
     no_culprit.stage_stands_still,
     harmless.healthy,

@@ -1,4 +1,4 @@
-"""A host that launches more slowly than its peers' hosts, named with its price although its device works no longer.
+"""A host that launches more slowly than its peers' hosts, priced although its device works no longer.
 
 Its device computes while late operations are missing, so its own time equals its peers'. The price is what a step model
 saves in which the rank issues its operations when a peer does; the pace of its launches shows that its host is the
@@ -7,25 +7,17 @@ reason.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
-from tracekit import findings
-from tracekit.analysis.slowrank.answers.culprit_answers import blame_ranks
-from tracekit.analysis.slowrank.answers.late_hosts import waited_for
-from tracekit.analysis.slowrank.evidence import Evidence
-from tracekit.analysis.slowrank.hypotheses.candidates import those_that_cost
 from tracekit.analysis.slowrank.hypotheses.suspect_work import pace_beside
 from tracekit.analysis.slowrank.price import Price, rank_doubt_ns
-from tracekit.analysis.slowrank.suspects import Answer, blame, cures_of, explain_rank, suspect_of
 from tracekit.case.case import Case
 from tracekit.case.cures import with_hosts
-from tracekit.case.wording import of_step
-from tracekit.causes import CAUSES, CPU_LAUNCH
-from tracekit.findings import Cause, Cure
 from tracekit.step_graph.replay import StepModel
 from tracekit.thresholds.slowrank import KIND_RATIO, MINOR, NO_ACCIDENT, PEERS_SAMPLED, STAGE_TELLING_PEERS
-from tracekit.units import F64, I64, NS_PER_US
+from tracekit.units import F64, I64, Mask
 
 
 @dataclass(frozen=True)
@@ -73,52 +65,33 @@ def slow_launch(case: Case) -> SlowLaunch | None:
     return None
 
 
-def host_launches_slowly(e: Evidence) -> Answer | None:
-    """A host launches more slowly than its peers' hosts at a proven price, although its device works no longer."""
-    found = slow_launch(e.case)
-    return None if found is None else _blame_host(e.case, found)
+def waited_for(case: Case) -> F64:
+    """Return the median wait of the others for a rank that joins a collective last, ns, by row × column of Steps."""
+    waits = {last: float(np.median(case.waits.exposed_wait[others])) for last, others in awaited(case)}
+    return case.by_step(np.array([*waits], np.int64), np.array([*waits.values()]))
 
 
-def launched_late(case: Case, answer: Answer) -> Answer:
-    """`answer`; if it names one rank for its gaps, the answer with a higher price that its host launches too slowly.
+def awaited(case: Case) -> Iterator[tuple[int, I64]]:
+    """(the last operation to arrive, the other operations) of each collective with all members and launches."""
+    rows, bounds = complete_collectives(case, np.isfinite(case.ops.at_ready))
+    for begin, end in pairwise(bounds.tolist()):
+        last = int(case.waits.last[case.ops.instance[rows[begin]]])
+        yield last, rows[begin:end][rows[begin:end] != last]
 
-    Gaps in its own time are one part of what a slow host costs; waits of the others on other streams are the rest.
+
+def complete_collectives(case: Case, among: Mask) -> tuple[I64, I64]:
+    """(operations of complete collectives `among` those chosen, by instance; where each instance begins, and the end).
+
+    Such an instance has several operations, and the last one to arrive is among them.
     """
-    by_gaps = [CAUSES[s.cause].by_shape for s in answer.suspects] == [True]
-    found = slow_launch(case) if by_gaps else None
-    if found is None or found.price.best <= answer.gain:
-        return answer
-    return _blame_host(case, found) if case.steps.ranks[found.row] == answer.suspects[0].rank else answer
-
-
-def _blame_host(case: Case, found: SlowLaunch) -> Answer:
-    """The answer that names the rank of `found`."""
-    rank = case.steps.ranks[found.row]
-    (row,) = CAUSES[CPU_LAUNCH].signs[-1].rows
-    evidence = explain_rank(case, found.row, (found.row,)).evidence
-    mine, theirs = (pace / NS_PER_US for pace in found.pace)
-    shown = (*evidence, findings.Evidence(row.what, mine, theirs, "µs"))
-    suspect = suspect_of(case, found.row, found.price, np.inf, CPU_LAUNCH, shown, every=True)
-    reason = (
-        f"the host of rank {rank} launches more slowly than its peers' hosts, and the other ranks wait for it: "
-        f"launching as fast as they do would save {of_step(case, found.price.best)}"
-    )
-    return replace(blame(case, reason, (suspect,), found.price.best), cures=_cures(case, found))
-
-
-def _cures(case: Case, found: SlowLaunch) -> tuple[Cure, ...]:
-    """Return the cure of the host and then of ranks that it hides, which cost the threshold then; empty without any."""
-    rows = np.setdiff1d(case.significant(case.suspect_ns), [found.row])
-    quick = next(_as_peers(case, found.row), None)
-    behind = those_that_cost(case, rows, quick) if quick is not None and len(rows) else None
-    answer = blame_ranks(case, behind) if behind is not None else None
-    if behind is None or answer is None or answer.verdict != "slow_rank":
-        return ()
-    gain = Price.exactly(behind.gain).widened(rank_doubt_ns(case, np.array(behind.rows)))
-    hidden = sorted(suspect.rank for suspect in answer.suspects)
-    named: tuple[Cause, Cause] = CPU_LAUNCH, answer.suspects[0].cause
-    made = (named[0], case.ranks_of([found.row]), found.price), (named[1], hidden, gain)
-    return cures_of(case, made) if gain.low >= case.threshold_ns else ()
+    ops, waits = case.ops, case.waits
+    rows = np.flatnonzero((ops.instance >= 0) & case.analysed & ~case.in_message & among)
+    rows = rows[waits.complete[ops.instance[rows]]]
+    rows = rows[np.argsort(ops.instance[rows], kind="stable")]
+    _, place, size = np.unique(ops.instance[rows], return_inverse=True, return_counts=True)
+    there = np.bincount(place, rows == waits.last[ops.instance[rows]], len(size)) > 0
+    kept = there & (size > 1)
+    return rows[kept[place]], np.append(0, np.cumsum(size[kept]))
 
 
 def saved_as_peers(case: Case, row: int) -> F64:
@@ -127,14 +100,14 @@ def saved_as_peers(case: Case, row: int) -> F64:
     Takes the first peers that run the same operations, and stops after a peer that saves less than the threshold.
     """
     saved: list[float] = []
-    for quick in _as_peers(case, row):
+    for quick in as_peers(case, row):
         saved.append(case.model.recorded_ns - quick.recorded_ns)
         if len(saved) == STAGE_TELLING_PEERS or saved[-1] < case.threshold_ns:
             break
     return np.array(saved)
 
 
-def _as_peers(case: Case, row: int) -> Iterator[StepModel]:
+def as_peers(case: Case, row: int) -> Iterator[StepModel]:
     """Yield for each peer with the same operations the model of the step in which `row` issues as the peer does."""
     places, stage = places_of(case), case.stage_of(row)
     model = None if case.timeline is None else with_hosts(case, case.timeline, [row])
