@@ -11,6 +11,7 @@ from tests.slowrank.known import known
 from tests.tables.rows import events
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.answers.open_answers import leave_unseen_open
+from tracekit.analysis.slowrank.decision import no_culprit
 from tracekit.analysis.slowrank.decision.no_culprit import price_may_reach_the_threshold
 from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided, compared_little
 from tracekit.analysis.slowrank.gaps.recurrence import costs_in_others, in_one_step, others_prove_health
@@ -170,15 +171,17 @@ def test_one_step_comes_before_ranks_without_a_trace(tmp_path):
     assert found.reason.endswith("in step 2 only")
 
 
-def test_an_accident_is_not_open_for_its_rank(tmp_path):
-    """Its excess is significant in the other steps as well, but costs nothing there."""
+@pytest.mark.parametrize("faint", [False, True])
+def test_an_accident_is_not_open_for_its_rank(tmp_path, monkeypatch, faint):
+    """Its excess is significant in the other steps as well, or faint, but costs nothing there."""
     mesh = grid(dp=8)
     case = prepared(job(tmp_path, mesh, accident=(3, 1, 4000.0)), mesh)
     once = in_one_step(case)
     row = case.steps.row(3)
     open_ = Undecided((row,), (Price(1e6, 1e6, 1e6),))
-    others = {"stage": None, "link": None, "only_step": None}
+    others = {"stage": None, "link": None, "undecided": None if faint else open_}
+    monkeypatch.setattr(no_culprit, "faint_ranks", lambda _case: open_ if faint else None)
     assert once is not None
     assert once.row == row
-    assert price_may_reach_the_threshold(known(case, undecided=open_, once=once, **others)) is None
-    assert price_may_reach_the_threshold(known(case, undecided=open_, once=None, **others)) is not None
+    assert price_may_reach_the_threshold(known(case, once=once, **others)) is None
+    assert price_may_reach_the_threshold(known(case, once=None, **others)) is not None
