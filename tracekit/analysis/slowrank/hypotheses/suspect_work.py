@@ -11,8 +11,9 @@ from tracekit.axes import PIECES, SAME_TOKENS
 from tracekit.case.case import Case
 from tracekit.intervals import inside_each, union
 from tracekit.rank_events.event_columns import Values, categories, ints, matches
-from tracekit.steps.features import COLLECTOR, LOADER, Features, loads_longer
+from tracekit.steps.features import COLLECTOR, Features, loads_longer
 from tracekit.steps.host_need import FREE, MOSTLY, launch_pace
+from tracekit.steps.host_work import LOADER
 from tracekit.steps.medians import sampled
 from tracekit.steps.step_kernels import StepKernels
 from tracekit.steps.steps import idle_within, windows_of
@@ -80,9 +81,7 @@ def dealt_to_its_replica(case: Case, row: int) -> bool:
     the stages of the other replicas rise and fall together as well. A slow device has no faster step, and makes no
     other stage longer.
     """
-    rank = case.steps.ranks[row]
-    line = set(case.mesh.pipeline(rank)) - {rank}
-    mates = [i for i, r in enumerate(case.steps.ranks) if r in line]
+    mates = [mate for mate in case.line_of(row) if mate != row]
     values = case.found.value[[row, *mates]]
     values = values[:, np.isfinite(values).all(axis=0)]
     if not mates or values.shape[1] < NO_ACCIDENT:
