@@ -14,11 +14,11 @@ WORST = {
     "own thresholds": 31,
     "one importer": 0.25,
     "chain": 22,
-    "reached": 165,
+    "reached": 166,
     "answers": 1,
     "answer functions": 0,
     "functions that answer": 60,
-    "lines": 11059,
+    "lines": 11089,
 }
 """The values today, as `make measures` prints them with the goal of each.
 
