@@ -14,12 +14,12 @@ WORST = {
     "own thresholds": 31,
     "one importer": 0.25,
     "chain": 19,
-    "reached": 165,
+    "reached": 166,
     "answers": 1,
     "answer functions": 0,
     "functions that answer": 60,
-    "lines": 8417,
-    "lines with case, graph and matching": 15866,
+    "lines": 8444,
+    "lines with case, graph and matching": 15893,
 }
 """The values today, as `make measures` prints them with the goal of each.
 

@@ -114,8 +114,8 @@ RULES: Final = (
     )),
     *(Rule(place, nothing=False) for place in (
         "hypotheses.data_imbalance:data_explains", "gaps.evidence_gaps:tokens_may_explain",
-        "hypotheses.suspect_work:only_attention", "hypotheses.suspect_work:dealt_to_its_replica",
-        "hypotheses.suspect_work:_documents_show", "hypotheses.excess_parts:may_be_pace",
+        "hypotheses.shared_documents:only_attention", "hypotheses.shared_documents:dealt_to_its_replica",
+        "hypotheses.shared_documents:_documents_show", "hypotheses.excess_parts:may_be_pace",
         "gaps.evidence_gaps:compared_little", "gaps.evidence_gaps:unread", "gaps.recurrence:_recurs_in_cut",
         "gaps.recurrence:others_prove_health",
         "suspects:in_gaps", "suspects:_launches_slowly", "suspects:longest_takes_turns",

@@ -9,7 +9,7 @@ from tests.generator import generate
 from tests.slowrank.jobs import cut_at, grid, job, prepared
 from tracekit.analysis.slowrank import suspects
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.hypotheses.suspect_work import dealt_to_its_replica, only_attention
+from tracekit.analysis.slowrank.hypotheses.shared_documents import dealt_to_its_replica, only_attention
 from tracekit.ingest import load
 
 MESH = grid(tp=2, dp=3)
@@ -123,6 +123,32 @@ def test_documents_do_not_last(tmp_path, monkeypatch, mesh, beyond, other, docum
 
     monkeypatch.setattr(type(case), "features", features)
     assert only_attention(case, [case.steps.ranks.index(2)]) is documents
+
+
+@pytest.mark.parametrize(
+    ("mesh", "longer", "documents"),
+    [
+        (grid(tp=2, dp=4), (2, 3), True),  # both of a tensor group, which get the same documents
+        (grid(tp=2, dp=4), (2, 4), False),
+        (grid(pp=2, dp=4), (2, 3), True),  # both stages of a replica
+        (grid(pp=2, dp=4), (2, 5), False),
+    ],
+)
+def test_ranks_with_the_same_documents_are_all_longer(tmp_path, monkeypatch, mesh, longer, documents):
+    """Attention of two ranks is as much longer in every step: slow devices, unless both have the same documents."""
+    case = prepared(job(tmp_path, mesh), mesh)
+    rows = [case.steps.ranks.index(rank) for rank in longer]
+    value = np.zeros_like(case.found.value)
+    value[rows] = 5e6
+    case = replace(case, found=replace(case.found, value=value))
+    usual = replace(case.features(0), own=40e6, attention=10e6, matmul=20e6, attention_by_step=(10e6,) * 3)
+    slow = replace(usual, own=45e6, attention=15e6, attention_by_step=(15e6,) * 3)
+    monkeypatch.setattr(
+        type(case),
+        "features",
+        lambda _, row: replace(slow if row in rows else usual, rank=case.steps.ranks[row]),
+    )
+    assert only_attention(case, rows) is documents
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,26 @@ def test_a_host_pauses_unless_its_queue_is_full(longest, pauses):
     assert ends.tolist() == [4000 * (n + 1) for n in pauses]
 
 
+@pytest.mark.parametrize(
+    ("name", "until", "reads"),
+    [
+        ("deep_ep::intranode::notify_dispatch", 1003, True),
+        ("deep_ep::intranode::notify_dispatch", 400, False),  # the next launch comes sooner
+        ("ampere_sgemm_128x64", 1003, False),
+    ],
+)
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_host_that_reads_what_a_kernel_sent_waits(name, until, reads, inside):
+    """DeepEP's dispatch reads how many tokens came, in an operator or in none."""
+    sent = row("kernel", name, 10, 990, correlation=0, stream=20)
+    around = [row("cpu_op", "FusedDispatch", 0, 1100, pid=1, tid=1)] if inside else []
+    recorded = events([launch(2, 0), sent, launch(until, 1), gemm(1010, 10, correlation=1), *around])
+    (begins, ends), _ = host_work(recorded)
+    worked = float((ends - begins).sum()) / 1000
+    assert worked == pytest.approx((1100 if inside else until) - (997 if reads else 0), abs=12)
+    assert bool(len(paused(recorded)[0])) is not (reads or inside)
+
+
 def test_recorded_calls_and_operators_are_no_pauses():
     call = row("cuda_runtime", "cudaStreamSynchronize", 10, 3950, pid=1, tid=1)
     operator = row("cpu_op", "gloo:all_reduce", 4010, 3950, pid=1, tid=1)

@@ -8,8 +8,9 @@ import pyarrow as pa
 
 from tracekit.arrays import numbered_rows
 from tracekit.intervals import Intervals, subtract, union
-from tracekit.rank_events.compute import DEVICE_WORK
+from tracekit.rank_events.compute import COMM_KERNEL, DEVICE_WORK
 from tracekit.rank_events.event_columns import DEVICE_CALLS, categories, ints, truth
+from tracekit.rank_events.step_marks import launch_rows
 from tracekit.rank_events.stream_waits import HOST_WAIT
 from tracekit.thresholds.slowrank import HOST_SILENT_NS, LAUNCHED_NS, OPERATOR_NS, QUEUE_ROOM
 from tracekit.units import I64, Mask
@@ -38,7 +39,8 @@ def host_work(events: pa.Table) -> tuple[Intervals, I64]:
 
     A host works in operators, in short calls and in loading data, and between these unless nothing is recorded for
     long: there it may wait for another host. In waiting calls, and in calls that a full queue makes long, it waits for
-    its device. It may do so in long operators as well, and between calls if no operator was recorded (`_likely_work`).
+    its device, as it does behind communication that it reads (`_read_behind`). It may do so in long operators as well,
+    and between calls if no operator was recorded (`_likely_work`).
     """
     start = ints(events, "ts", 0)
     lasts = ints(events, "dur", 0)
@@ -59,22 +61,41 @@ def host_work(events: pa.Table) -> tuple[Intervals, I64]:
         np.concatenate([start[busy], spans[1][:-1][brief]]), np.concatenate([end[busy], spans[0][1:][brief]])
     )
     between = union(start[unsure], end[unsure]) if called.any() else (linked[1][:-1], linked[0][1:])
-    stands = union(start[waits], end[waits])
+    read = _read_behind(events, mine & (call | called))
+    stands = union(np.append(start[waits], read[0]), np.append(end[waits], read[1]))
     likely = _likely_work(events, subtract(subtract(between, linked), stands))
     working = subtract(linked, stands)
     every = (np.concatenate(sides) for sides in zip(working, likely, strict=True))
     return union(*every), np.sort(start[launches])
 
 
+def _read_behind(events: pa.Table, recorded: Mask) -> Intervals:
+    """Return when a host stands behind communication that it launched, as nothing is `recorded` until that ends; ns.
+
+    It reads there what a kernel writes into its memory, as DeepEP's dispatch reads how many tokens it got.
+    """
+    start, cat = ints(events, "ts", 0), categories(events)
+    end = start + ints(events, "dur", 0)
+    rows = np.flatnonzero((cat == "kernel") & truth(events, "name", COMM_KERNEL))
+    launch = launch_rows(events, cat, rows)
+    since, until = end[launch[launch >= 0]], end[rows[launch >= 0]]
+    moments = np.sort(np.concatenate([start[recorded], end[recorded]]))
+    following = np.append(moments, np.iinfo(np.int64).max)[np.searchsorted(moments, since, "right")]
+    read = (until - since > HOST_SILENT_NS) & (following > until - LAUNCHED_NS)
+    return union(since[read], np.minimum(until, following)[read])
+
+
 def silences(events: pa.Table) -> tuple[Intervals, I64, int]:
     """Return (when a host records nothing for long, kernels in its device's queue then, the most at any launch); ns.
 
-    A call in which it waited for its device would be recorded, but where the queue is full.
+    A call in which it waited for its device would be recorded, but where the queue is full, or a kernel is read.
     """
     cat, start = categories(events), ints(events, "ts", 0)
     launches = cat.among(DEVICE_CALLS) & truth(events, "name", LAUNCH)
     mine = _of_launching_threads(events, launches) & (cat.among(DEVICE_CALLS) | (cat == "cpu_op"))
-    begins, ends = union(start[mine], start[mine] + ints(events, "dur", 0)[mine])
+    read = _read_behind(events, mine)
+    ends = start[mine] + ints(events, "dur", 0)[mine]
+    begins, ends = union(np.append(start[mine], read[0]), np.append(ends, read[1]))
     long = begins[1:] - ends[:-1] > HOST_SILENT_NS
     silent = ends[:-1][long], begins[1:][long]
     most = _queued(events, np.sort(start[launches])).max(initial=0)

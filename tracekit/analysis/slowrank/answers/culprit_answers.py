@@ -25,9 +25,9 @@ from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price, 
 from tracekit.analysis.slowrank.hypotheses.excess_parts import may_be_pace
 from tracekit.analysis.slowrank.hypotheses.link_cure import carried_ns
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
+from tracekit.analysis.slowrank.hypotheses.shared_documents import dealt_to_its_replica, only_attention
 from tracekit.analysis.slowrank.hypotheses.slow_launch import SlowLaunch, as_peers, slow_launch
 from tracekit.analysis.slowrank.hypotheses.slow_link import SlowLink
-from tracekit.analysis.slowrank.hypotheses.suspect_work import dealt_to_its_replica, only_attention
 from tracekit.analysis.slowrank.price import (
     NOT_EXACT,
     Price,

@@ -34,7 +34,7 @@ from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     varies,
 )
 from tracekit.analysis.slowrank.hypotheses.long_stage import faint_stage
-from tracekit.analysis.slowrank.hypotheses.suspect_work import only_attention
+from tracekit.analysis.slowrank.hypotheses.shared_documents import only_attention
 from tracekit.analysis.slowrank.price import NOT_EXACT, Price, may_cost_ns
 from tracekit.analysis.slowrank.suspects import Answer, harmless, imbalance, left_open
 from tracekit.case.case import Case
