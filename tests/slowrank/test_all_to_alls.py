@@ -14,14 +14,16 @@ from tracekit.inference.groups.thread_groups import (
 )
 from tracekit.inference.groups.unnamed_groups import with_groups_of_streams
 from tracekit.matching.match import match
+from tracekit.schema import Group
 
 KERNEL = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 EXPERTS = [(0, 1, 2, 3), (4, 5, 6, 7)]
+WORLD = Group(0, tuple(range(8)), (), ())
 PAIRS = [(0, 1), (2, 3), (4, 5), (6, 7)]
 
 
-def dealt(groups, *, ring=False, jitter=300.0, calls=20, seed=0):
-    """Eight ranks that exchange within `groups`; in a `ring` each waits for those beside it only."""
+def dealt(groups, *, ring=False, jitter=300.0, calls=20, seed=0, more=()):
+    """Eight ranks that exchange within `groups`, and run `more`; in a `ring` each waits for those beside it only."""
     rng = np.random.default_rng(seed)
     lines = {r: [] for r in range(8)}
     for call in range(calls):
@@ -31,7 +33,7 @@ def dealt(groups, *, ring=False, jitter=300.0, calls=20, seed=0):
                 near = [came[i - 1], came[i], came[(i + 1) % len(group)]] if ring else came
                 end = max(near) + 100 + rng.uniform(0, 1)
                 lines[rank] += [row("kernel", KERNEL, came[i], end - came[i], stream=24), gemm(end + 1, 90)]
-    return [recorded(r, *lines[r]) for r in range(8)]
+    return [recorded(r, *lines[r], *more, groups=[WORLD] if more else []) for r in range(8)]
 
 
 def answered(folder, ranks):
@@ -71,6 +73,14 @@ def test_ranks_of_no_pipeline_exchange_in_pairs(tmp_path, mesh, exchanged):
     run = replace(job(tmp_path, grid(dp=8)), groups=() if mesh else job(tmp_path, grid(dp=8)).groups)
     _, ranks = with_groups_of_streams(run, dealt(PAIRS), mesh, None)
     assert all(set(rank.op) == {"all_to_all" if exchanged else "send_recv"} for rank in ranks)
+
+
+@pytest.mark.parametrize(("kind", "exchanged"), [("reduce_scatter", True), ("all_reduce", False)])
+def test_ranks_of_one_stage_exchange_in_pairs(tmp_path, kind, exchanged):
+    """Ranks that scatter the same sums hold one model; a norm is reduced over all stages of a pipeline as well."""
+    ranks = dealt(PAIRS, more=[comm(30_000, 90, 0, kind, stream=20)])
+    _, ranks = with_groups_of_streams(job(tmp_path, grid(dp=8)), ranks, None, None)
+    assert all(set(rank.op) == {"all_to_all" if exchanged else "send_recv", kind} for rank in ranks)
 
 
 def test_messages_that_tell_anything_are_not_silent():

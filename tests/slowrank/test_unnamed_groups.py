@@ -11,8 +11,10 @@ from tests.slowrank.jobs import grid, job
 from tests.tables.rows import bare, comm, gemm, recorded, row, step
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.case.opened import matched
+from tracekit.inference.groups.groups_by_place import with_groups_of_places
 from tracekit.inference.groups.stream_sequences import stream_classes
 from tracekit.inference.groups.unnamed_groups import with_groups_of_streams, with_rare_groups
+from tracekit.matching.clock import align
 from tracekit.matching.match import match
 from tracekit.schema import Group, InferredGroup
 
@@ -142,6 +144,22 @@ def test_a_stream_before_torch_2_3_has_one_group(tmp_path, world, listed):
         groups = line.group[np.array(line.op) == "reduce_scatter"].tolist()
         own = EVEN if rank % 2 == 0 else ODD
         assert [members.get(n) for n in groups] == [own if world and not listed else None] * 2
+
+
+def test_a_refuted_group_leaves_no_operation_behind(tmp_path):
+    """In the steps all ranks leave apart; the one operation before them had its group from these."""
+    lines = {rank: [comm(0, 90, 0, "reduce", stream=20)] for rank in range(8)}
+    for rank, line in lines.items():
+        for call in range(1, 9):
+            at = 1000.0 * call
+            line += [step(call, at, 900), comm(at + rank, 200 - rank, 0, seq=call, stream=24)]
+            line += [comm(at + 300, 100 + 50 * rank * (call % 3), 0, "reduce", stream=20)]
+    run = replace(job(tmp_path, grid(dp=8)), groups=(WORLD,))
+    ranks = [recorded(r, *lines[r], groups=[WORLD]) for r in range(8)]
+    reduces = [np.array(r.op) == "reduce" for r in ranks]
+    ops = match([replace(r, inferred=mine) for r, mine in zip(ranks, reduces, strict=True)], run.groups)
+    _, found = with_groups_of_places(run, list(ops.per_rank.values()), grid(tp=2, dp=4), align(ops))
+    assert all(set(r.group[mine].tolist()) == {-1} for r, mine in zip(found, reduces, strict=True))
 
 
 def test_groups_of_rare_calls_divide_a_flat_world(tmp_path):

@@ -100,6 +100,19 @@ def test_doubtful_clocks_rule_no_group_out(seed):
         assert choose(Together(made), WAYS) == WAYS.index(groups)
 
 
+@pytest.mark.parametrize("exact", [True, False])
+def test_exact_clocks_separate_what_unknown_rates_hide(exact):
+    """Each pair comes as one; a drift of clocks explains as well that the odd ranks leave earlier and earlier."""
+    made = stream([("all_reduce", EVENS)], aligned=True, tail=0.0)
+    made.starts[1::2] = made.starts[::2]
+    late = np.linspace(20, -20, 6) * US
+    ends = np.tile(made.starts.max(axis=0) + 50 * US, (8, 1)) + late * (np.arange(8)[:, None] % 2)
+    islands = tuple(np.arange(8) // 2) if exact else ()
+    made = replace(made, ends=ends, drifts=True, exact=islands)
+    assert set(ways_by_place(made, WAYS).values()) == {1 if exact else 2}
+    assert choose(Together(made), WAYS) == (1 if exact else 2)
+
+
 def test_who_stands_still_as_one_waits_elsewhere():
     made = stream([("all_reduce", ALL)], aligned=True)
     made.starts[[2, 3]] -= 5e6

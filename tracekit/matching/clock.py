@@ -47,6 +47,8 @@ class Clocks:
     doubt: dict[int, float] = field(default_factory=dict)  # of a rank that only messages link, ns
     exact: dict[int, int] = field(default_factory=dict)
     """The island of each rank if islands are linked by only as many collectives as the drift of a clock needs."""
+    fitted: dict[int, int] = field(default_factory=dict)
+    """The same without links by few collectives that happen to lie on the line of a drift."""
 
     def error_ns(self, one: int, other: int, span: float) -> float:
         """Return by how many ns times of two ranks of one island may be off each other, in a recording of `span` ns.
@@ -92,10 +94,12 @@ def align(ops: Operations) -> Clocks:
     pairs = common_ends(ops, origin)
     edges = sorted(pairs, key=lambda e: (-len(pairs[e]), e))
     neighbours: dict[int, list[tuple[int, float, float, float]]] = defaultdict(list)
-    linked, exact = DisjointSets(ops.ranks), DisjointSets(ops.ranks)
+    linked, exact, fitted = (DisjointSets(ops.ranks) for _ in range(3))
     for a, b in edges:
         mine, theirs = pairs[a, b].astype(np.float64).T
         few = len(mine) < CLOCK_FIT_FROM
+        if not few:
+            fitted.join(a, b)
         if not few or (exact.find(a) != exact.find(b) and _on_a_line(theirs - mine, theirs)):
             exact.join(a, b)
             few = False
@@ -109,9 +113,8 @@ def align(ops: Operations) -> Clocks:
     _join_islands(ops, clocks)
     errors = [_errors(clocks, a, b, pairs[a, b].astype(np.float64).T) for a, b in edges]
     residual = float(np.median(np.concatenate(errors))) if errors else 0.0
-    return Clocks(
-        offset, rates, island, origin, residual, clocks.doubt, {r: exact.find(r) for r in ops.ranks}
-    )
+    exactly, surely = ({r: sets.find(r) for r in ops.ranks} for sets in (exact, fitted))
+    return Clocks(offset, rates, island, origin, residual, clocks.doubt, exactly, surely)
 
 
 def _inverse(shift: float, rate: float, lead: float) -> tuple[float, float, float]:

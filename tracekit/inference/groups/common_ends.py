@@ -41,20 +41,23 @@ class Together:
         self.aligned = streams.aligned
         self._collective = UNTOLD_KINDS.isdisjoint(streams.kinds)
         self._clocks = ClockErrors(np.median(streams.ends, axis=0), streams.doubt, streams.drifts)
+        self._exact_pairs = streams.exact_pairs
 
     def _rows(self, groups: Iterable[Members]) -> list[list[int]]:
         rows = [[self.row[r] for r in group if r in self.row] for group in groups]
         return [r for r in rows if len(r) > 1]
 
     def apart(self, groups: Iterable[Members]) -> float | None:
-        """Return how far most ends are from those of the group's first rank, ns.
+        """Return how far most ends of members are apart, ns, beyond the possible errors of their clocks.
 
         None if no group has two ranks, or the ends are too few to separate clocks of unknown rate.
         """
-        ends = [self.ends[r[1:]] - self.ends[r[0]] for r in self._rows(groups)]
-        away = [np.abs(self._clocks.taken_out(e)).ravel() for e in ends]
-        known = bool(away) and self._clocks.tell(self.ends.shape[1])
-        return float(np.quantile(np.concatenate(away), APART_QUANTILE)) if known else None
+        rows = self._rows(groups)
+        away = [self._clocks.taken_out(self.ends[r[1:]] - self.ends[r[0]]).ravel() for r in rows]
+        if not away or not self._clocks.tell(self.ends.shape[1]):
+            return None
+        one, other = self._exact_pairs(rows)
+        return max(most_apart(np.concatenate(away)), beyond_tail(self.ends[other] - self.ends[one]))
 
     def closest(self) -> float:
         """Return the distance between the ends of the two closest ranks, ns; infinite for a single rank."""
@@ -103,6 +106,17 @@ class Together:
         rows = self._rows(groups)
         came = (arrivals(self._lasted, rows, self._rows(f)) for f in finer)
         return self.aligned and all(a.tell(apart, collective=self._collective) for a in came)
+
+
+def most_apart(away: F64) -> float:
+    """Return how far from zero most differences of ends are; 0 without one."""
+    return float(np.quantile(np.abs(away), APART_QUANTILE)) if away.size else 0.0
+
+
+def beyond_tail(away: F64) -> float:
+    """Return `most_apart` of ends on exact clocks; 0 within the tail of a transfer, which a fitted clock shortens."""
+    most = most_apart(away)
+    return most if most > TAIL_NS else 0.0
 
 
 class ClockErrors(NamedTuple):

@@ -135,20 +135,27 @@ class _Numbered:
         """Number the operations of a class at `places`; kinds that run only there are numbered in all steps."""
         new = replace(streams, streams=dict.fromkeys(streams.streams, self.free))
         found = members_of([(new, ways)], self.recorded)
-        kinds = {k for i, k in enumerate(streams.usual) if i in places}
-        kinds -= {k for i, k in enumerate(streams.usual) if i not in places}
-        for rank, stream in streams.streams.items():
-            ops = self.bare[rank]
-            chosen = _of_kind(ops, kind=kind)
-            mine = chosen & (ops.stream == stream) & among(ops.op, kinds)
-            mine |= np.isin(places_on(ops, stream, streams.usual, chosen), places)
-            rows = np.flatnonzero(mine)
+        for rank, rows in self.rows_of(streams, places, kind).items():
             if found:
                 self.rows[rank, self.free] = rows
             else:
                 self.excluded.append((rank, rows, {g for way in ways for g in way.groups}))
         self.found |= found
         self.free += 1
+
+    def rows_of(self, streams: StreamClass, places: Sequence[int], kind: str | None) -> dict[int, I64]:
+        """Return rank → its operations of a class at `places`; kinds that run only there count in all steps."""
+        kinds = {k for i, k in enumerate(streams.usual) if i in places}
+        kinds -= {k for i, k in enumerate(streams.usual) if i not in places}
+        found = {}
+        for rank, stream in streams.streams.items():
+            ops = self.bare[rank]
+            chosen = _of_kind(ops, kind=kind)
+            mine = chosen & (ops.stream == stream) & among(ops.op, kinds)
+            found[rank] = np.flatnonzero(
+                mine | np.isin(places_on(ops, stream, streams.usual, chosen), places)
+            )
+        return found
 
     def open_places(self, streams: StreamClass, kind: str | None) -> Iterator[tuple[int, dict[int, I64]]]:
         """Yield each place of a class without an operation that was inferred again, and its operations by rank."""
@@ -179,25 +186,31 @@ def _parted(
     """Return rank → whether each operation loses its inferred group, because the evidence now contradicts it.
 
     Its members leave apart on the common clock, or those of another group together; or, for any clocks, they are idle
-    as one while members of other groups are not.
+    as one while members of other groups are not. Operations of that kind outside the steps lose it as well.
     """
     ops = {r.rank: r for r in ranks}
     members = {g.group: g.ranks for g in run.groups}
     lost = {r.rank: np.zeros(len(r.op), bool) for r in ranks}
     for streams, kind in numbered.seen:
-        for place, rows in numbered.open_places(streams, kind):
-            if leave_apart(streams, place, _division(ops, rows, members)):
-                _mark(lost, rows)
+        wrong = [
+            place
+            for place, rows in numbered.open_places(streams, kind)
+            if leave_apart(streams, place, _division(ops, rows, members))
+        ]
+        _mark(lost, numbered.rows_of(streams, wrong, kind))
     for kind in kinds:
         for streams in stream_classes(
             list(numbered.bare.values()), by_place=True, rows=partial(_of_kind, kind=kind)
         ):
-            for place, rows in numbered.open_places(streams, kind):
-                if stand_still_as_one(streams, place, _division(ops, rows, members)):
-                    _mark(lost, rows)
+            wrong = [
+                place
+                for place, rows in numbered.open_places(streams, kind)
+                if stand_still_as_one(streams, place, _division(ops, rows, members))
+            ]
+            _mark(lost, numbered.rows_of(streams, wrong, kind))
     for rank, mine, possible in numbered.excluded:
-        wrong = [row for row in mine.tolist() if members.get(int(ops[rank].group[row])) not in possible]
-        lost[rank][wrong] = True
+        other = [row for row in mine.tolist() if members.get(int(ops[rank].group[row])) not in possible]
+        lost[rank][other] = True
     return lost
 
 

@@ -11,7 +11,14 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.inference.groups.common_ends import ClockErrors, Members, Together, arrivals
+from tracekit.inference.groups.common_ends import (
+    ClockErrors,
+    Members,
+    Together,
+    arrivals,
+    beyond_tail,
+    most_apart,
+)
 from tracekit.inference.groups.stream_sequences import UNTOLD_KINDS, StreamClass, stream_classes, unnamed_rows
 from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.rank_ops import RankOps
@@ -118,6 +125,7 @@ class _Compared:
         row = {rank: i for i, rank in enumerate(streams.kept)}
         self._rows = [[r for g in way if len(r := [row[m] for m in g if m in row]) > 1] for way in ways]
         self._kinds = np.array(streams.kinds)[columns]
+        self._exact_pairs = streams.exact_pairs
         self.scores = [self._scored(rows) for rows in self._rows]
 
     def decided(self) -> dict[int, int]:
@@ -185,11 +193,15 @@ class _Compared:
         away = self._ends[other] - self._ends[one]
         if not self._aligned:
             away = self._without_clocks(away)
-        return {place: self._apart(away[:, columns], columns) for place, columns in self._columns.items()}
-
-    def _apart(self, away: F64, columns: I64) -> float:
-        """Return how far apart most ends are at a position, ns, beyond possible clock errors."""
-        return float(np.quantile(np.abs(self._clocks.of(columns).taken_out(away)), APART_QUANTILE))
+        first, second = self._exact_pairs(groups)
+        exact = self._ends[second] - self._ends[first]
+        return {
+            place: max(
+                most_apart(self._clocks.of(columns).taken_out(away[:, columns])),
+                beyond_tail(exact[:, columns]),
+            )
+            for place, columns in self._columns.items()
+        }
 
     def _starts(self) -> list[I64]:
         """Return column sets from which a fit may start: all, each kind's, and some positions'."""

@@ -52,6 +52,18 @@ class StreamClass:
     usual: Kinds = ()  # what each step runs
     doubt: float = 0.0  # uncertainty of the clocks in aligned times of two ranks, ns
     drifts: bool = False  # whether the clock rates of some ranks are unknown
+    exact: tuple[int, ...] = ()  # if some are: the island of clocks of known rates that each rank is in
+
+    def exact_pairs(self, groups: Iterable[Sequence[int]]) -> I64:
+        """Return the (first, other) rows of each of `groups` in each island of `exact`, shape (2, pairs).
+
+        No clock error hides how far these leave apart; between islands, a drift can explain a few ends.
+        """
+        pairs = []
+        for rows in groups if self.exact else ():
+            first: dict[int, int] = {}
+            pairs += [(one, row) for row in rows if (one := first.setdefault(self.exact[row], row)) != row]
+        return np.array(pairs, np.int64).reshape(-1, 2).T
 
 
 def unnamed_rows(rank: RankOps) -> npt.NDArray[np.bool_]:
@@ -212,12 +224,13 @@ def _class(members: dict[int, _Stream], clocks: Clocks | None, columns: int) -> 
     )
 
 
-def _doubt(ranks: Sequence[int], clocks: Clocks | None) -> tuple[float, bool]:
-    """Return (the possible error of the common clock between `ranks`, ns; whether they may drift)."""
+def _doubt(ranks: Sequence[int], clocks: Clocks | None) -> tuple[float, bool, tuple[int, ...]]:
+    """Return the fields `doubt`, `drifts` and `exact` of a class of `ranks`."""
     if clocks is None:
-        return 0.0, False
+        return 0.0, False, ()
     drifts = len({clocks.exact.get(rank, rank) for rank in ranks}) > 1
-    return max((clocks.doubt.get(rank, 0.0) for rank in ranks), default=0.0), drifts
+    fitted = tuple(clocks.fitted.get(rank, rank) for rank in ranks)
+    return max((clocks.doubt.get(rank, 0.0) for rank in ranks), default=0.0), drifts, fitted * drifts
 
 
 # Operations take the groups that were inferred for their streams, and lose them to be inferred again.

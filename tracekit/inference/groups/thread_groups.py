@@ -206,7 +206,11 @@ def silent_messages(rank: RankOps) -> npt.NDArray[np.bool_]:
 def with_all_to_alls(
     run: Run, ranks: list[RankOps], mesh: Mesh, least: int = LEAST_IN_ALL_TO_ALL
 ) -> tuple[Run, list[RankOps]]:
-    """Return `run` and `ranks` with the all-to-alls among silent messages, in their groups of `least` ranks or more."""
+    """Return `run` and `ranks` with the all-to-alls among silent messages, in their groups of `least` ranks or more.
+
+    Where all ranks hold shards of the same parameters no stage sends to another one, so that two ranks exchange.
+    """
+    least = 2 if mesh.stages == 1 and _is_sharded(run, ranks, mesh) else least
     recorded = {r.rank for r in ranks}
     classes = stream_classes(ranks, by_place=True, rows=silent_messages)
     found: dict[tuple[int, int], Members] = {}
@@ -219,6 +223,12 @@ def with_all_to_alls(
     if not found:
         return run, ranks
     return named(run, [_renamed(r, found) for r in ranks], found)
+
+
+def _is_sharded(run: Run, ranks: Sequence[RankOps], mesh: Mesh) -> bool:
+    """Whether every rank scatters sums in a group of all ranks of `mesh`, as over shards of the same parameters."""
+    worlds = [g.group for g in run.groups if set(g.ranks) == set(mesh.coordinates)]
+    return all((among(r.op, ("reduce_scatter",)) & np.isin(r.group, worlds)).any() for r in ranks)
 
 
 def with_paired_all_to_alls(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operations]:
