@@ -1,0 +1,180 @@
+"""Replays unrecorded pipeline stages as relays: each result follows its input, as it did in the recording.
+
+Messages show when a stage without a trace got each input, and when its result arrived. It works on one micro-batch
+after the other, so that no result took longer than from its input, or from its previous result, until it was there. If
+an input comes earlier, so does its result. Activations go down the pipeline and gradients up it; where the last stages
+are unrecorded, a gradient answers an activation.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tracekit.matching.clock import aligned
+from tracekit.step_graph.rank_timeline import MARK, NEED, POST, RankTimeline
+from tracekit.step_graph.replay import StepModel, StepRun
+from tracekit.thresholds.slowrank import CLEARLY_MORE
+from tracekit.timing.measured import Measured
+from tracekit.units import F64, I64, Mask
+
+
+@dataclass(frozen=True)
+class _Relay:
+    """An unrecorded rank: operations that brought its inputs and their results, in order of results; times in ns.
+
+    near: the timeline of a recorded rank that gets results. quick: the transfer of a result. given, due: when inputs
+    and results were there at the latest, aligned. waited: whether the receiver waited for a result. ways: how many
+    results a micro-batch has. stages: how many unrecorded stages lie between an input and its result.
+    """
+
+    near: RankTimeline
+    inputs: I64
+    results: I64
+    quick: float
+    given: F64
+    due: F64
+    waited: Mask
+    ways: int
+    stages: int
+
+    def works(self, late: float, each: float) -> F64:
+        """Return what each result takes, ns, if a stage works no longer than `each` on a micro-batch.
+
+        A result that was there before its receiver takes no more than its part of `late`.
+        """
+        newest = np.sort(self.given)[np.searchsorted(np.sort(self.given), self.due, side="right") - 1]
+        passed = newest + self.stages * each + 2 * (self.stages - 1) * self.quick
+        ready, works = self.near.start, []
+        moments = (of.tolist() for of in (self.given, self.due, passed, self.waited))
+        for given, due, most, waited in zip(*moments, strict=True):
+            begin = max(ready, given)
+            least = np.inf if waited else begin + late / self.ways
+            ready = max(min(due, least, max(most, ready + each / self.ways)), begin)
+            works.append(ready - begin)
+        return np.array(works)
+
+
+def with_relays(
+    run: Measured, model: StepModel, late: float = np.inf, most: float = np.inf
+) -> StepModel | None:
+    """Return `model` of `run` with relays of unrecorded stages; None without any, or where results precede inputs.
+
+    Relays work as long as the recording admits, but no longer than stages that work `most`, ns a step, and on results
+    that were there before their receivers no longer than stages that work `late`.
+    """
+    draft, runs = _Draft(model), list[StepRun]()
+    for columns, lines in model.runs:
+        relays = list(_relays(run, lines, [run.steps.numbers[c] for c in columns]))
+        cut = any((line.kinds == MARK).any() for line in lines)
+        if not relays or cut or any((relay.given > relay.due).any() for relay in relays):
+            return None
+        added = []
+        for row, relay in enumerate(relays, len(run.steps.ranks)):
+            share = len(columns) * relay.ways / len(relay.results)  # of a micro-batch in a step
+            added.append(draft.line(run, relay, relay.works(late * share, most * share), row))
+        runs.append((columns, (*lines, *added)))
+    return draft.model(tuple(runs))
+
+
+def _relays(run: Measured, lines: tuple[RankTimeline, ...], steps: list[int]) -> Iterator[_Relay]:
+    """Yield the relays of `steps`: unrecorded ranks between ranks of `lines` on a pipeline, or behind the last one."""
+    ops, near = run.ops, {run.steps.ranks[line.row]: line for line in lines}
+    ends = aligned(ops, run.clocks, ops.end).astype(np.float64)
+    inside = run.analysed & (np.isin(ops.step, steps) | (not run.steps.labelled))
+    for line in sorted({run.mesh.pipeline(r) for r in run.missing if r in run.mesh.coordinates}):
+        ranks = sorted(line, key=run.mesh.stage)
+        for first, last in _gaps([rank in near for rank in ranks]):
+            for to, pairs in _pairs(run, inside, ranks, first, last):
+                inputs, results = (np.concatenate(side) for side in zip(*pairs, strict=True))
+                order = np.argsort(ends[results], kind="stable")
+                inputs, results = inputs[order], results[order]
+                quick = float((ops.end - ops.start)[results].min())
+                waited = (ops.end - ops.start)[results] > CLEARLY_MORE * quick
+                times = ends[inputs], ends[results] - quick
+                yield _Relay(near[to], inputs, results, quick, *times, waited, len(pairs), last - first + 1)
+
+
+def _gaps(seen: list[bool]) -> Iterator[tuple[int, int]]:
+    """Yield the first and last stage of each part of a pipeline that was not `seen`, but for one at its begin."""
+    first = None
+    for stage, known in enumerate([*seen, True]):
+        if known and first:
+            yield first, stage - 1
+        first = None if known else stage if first is None else first
+
+
+def _pairs(
+    run: Measured, inside: Mask, ranks: list[int], first: int, last: int
+) -> list[tuple[int, list[tuple[I64, I64]]]]:
+    """Return for each relay of a gap the rank that gets results, and (operations of inputs, of results) by direction.
+
+    None where inputs and results of a direction are not equally many. `ranks` are those of the pipeline.
+    """
+    channel = {c.members: c.number for c in run.ops.channels if c.p2p}
+
+    def between(one: int, other: int, at: int) -> I64:
+        here = run.ops.channel == channel.get((ranks[one], ranks[other]), -2)
+        return np.flatnonzero(inside & here & (run.ops.rank == ranks[at]))
+
+    down, up = between(first - 1, first, first - 1), between(first, first - 1, first - 1)
+    if last + 1 == len(ranks):
+        sides = [(first, first - 1, down, up)]
+    else:
+        out, back = between(last, last + 1, last + 1), between(last + 1, last, last + 1)
+        sides = [(last, last + 1, down, out), (first, first - 1, back, up)]
+    if not all(len(given) == len(made) > 0 for *_, given, made in sides):
+        return []
+    found: dict[int, tuple[int, list[tuple[I64, I64]]]] = {}
+    for stage, to, given, made in sides:
+        found[stage] = ranks[to], [*found.get(stage, (0, []))[1], (given, made)]
+    return list(found.values())
+
+
+class _Draft:
+    """A step model while relays are added to it."""
+
+    def __init__(self, model: StepModel) -> None:
+        self.base, self.instance, self.fixed = model, model.instance.tolist(), model.fixed.tolist()
+        self.transfer = model.transfer.tolist()
+
+    def line(self, run: Measured, relay: _Relay, works: F64, row: int) -> RankTimeline:
+        """Return the timeline of `relay` in `row`, which needs each input and then posts its result.
+
+        It ends with the last operation that the rank which gets results waits for. A message of the same kernel as a
+        result takes no longer than a result.
+        """
+        kernel, quick = run.ops.kernel, relay.quick
+        beside = np.isin(kernel[relay.inputs], kernel[relay.results])
+        for given, both in zip(relay.inputs.tolist(), beside.tolist(), strict=True):
+            self._join(given, min(self.fixed[given], quick) if both else self.fixed[given])
+        for made in relay.results.tolist():
+            self._join(made, quick)
+        events = np.stack([relay.inputs, relay.results], axis=1).ravel().tolist()
+        needs = relay.near.events[relay.near.kinds == NEED].tolist()
+        events += [row for row in needs if self.instance[row] >= 0 and self.fixed[row] < 0][-1:]
+        begin = len(self.instance)
+        self.instance += [self.instance[event] for event in events]
+        self.fixed += [-1.0] * len(events)
+        many = len(relay.results)
+        kinds = np.array([NEED, POST] * many + [NEED] * (len(events) - 2 * many), np.int8)
+        readings = np.cumsum(np.where(kinds == POST, np.repeat(np.append(works, 0.0), 2)[: len(kinds)], 0.0))
+        knots = np.array([0.0, readings[-1]])
+        numbers = np.arange(begin, begin + len(events), dtype=np.int32)
+        return RankTimeline(row, kinds, readings, numbers, knots, knots, (), relay.near.start)
+
+    def _join(self, row: int, lasts: float) -> None:
+        """Let relays take part in the operation `row`, which `lasts` as long, ns; unchanged where others do."""
+        if self.instance[row] < 0:
+            self.instance[row], self.fixed[row] = len(self.transfer), -1.0
+            self.transfer.append(max(lasts, 0.0))
+
+    def model(self, runs: tuple[StepRun, ...]) -> StepModel:
+        """Return the model with the added timelines `runs`."""
+        base = self.base
+        alone = np.full(len(self.transfer) - len(base.before), -1)
+        later = np.append(base.later, np.zeros(len(self.instance) - len(base.later)))
+        return replace(
+            base, runs=runs, instance=np.array(self.instance, np.int64), fixed=np.array(self.fixed, np.float64),
+            transfer=np.array(self.transfer, np.float64), before=np.append(base.before, alone), later=later,
+        )  # fmt: skip
