@@ -14,6 +14,7 @@ import numpy as np
 from tracekit.matching.clock import aligned
 from tracekit.step_graph.rank_timeline import MARK, NEED, POST, RankTimeline
 from tracekit.step_graph.replay import StepModel, StepRun
+from tracekit.step_graph.statistics import Excess
 from tracekit.thresholds.slowrank import CLEARLY_MORE
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64, Mask
@@ -75,6 +76,14 @@ def with_relays(
             added.append(draft.line(run, relay, relay.works(late * share, most * share), row))
         runs.append((columns, (*lines, *added)))
     return draft.model(tuple(runs))
+
+
+def usual_work_ns(run: Measured, found: Excess) -> float:
+    """Return how long a typical rank works and moves data in its stage, ns a step; `found` shows which are typical."""
+    inside = np.flatnonzero(run.analysed & run.matched & ~run.in_message)
+    moved = run.by_step(inside, (run.ops.exposed - run.waits.exposed_wait)[inside])
+    usual = run.steps.means(run.steps.own + moved)[np.nan_to_num(found.z) <= found.limit]
+    return float(np.nanmedian(usual)) if np.isfinite(usual).any() else np.inf
 
 
 def _relays(run: Measured, lines: tuple[RankTimeline, ...], steps: list[int]) -> Iterator[_Relay]:

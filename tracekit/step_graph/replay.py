@@ -242,7 +242,7 @@ class StepModel:
         columns, timelines = self.runs[n]
         rows = np.array([line.row for line in timelines])
         ratios, known = np.ones((len(rows), len(columns))), rows < len(self.own)  # relays keep their work
-        chosen = np.ix_(rows[known], columns)
+        chosen = np.ix_(rows[known], np.array(columns))
         ratios[known] = ratio_of(self.own[chosen], target[chosen])
         return ratios
 

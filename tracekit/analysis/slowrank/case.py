@@ -43,7 +43,7 @@ class Case(Measured):
     met: Circumstances  # the confounders of each rank's own time
     found: Excess  # own time of each rank beyond its peers, without confounders
     seen: StepModel | TableModel | None = None  # of the recorded ranks only, if `model` holds unrecorded ones
-    slowest: StepModel | None = None  # `seen` with relays of unrecorded stages as slow as the recording admits
+    slowest: StepModel | None = None  # pinned, with relays that work as long as the recording admits
     of_part: bool = False  # no step is whole: what all ranks recorded counts as one step
 
     @property

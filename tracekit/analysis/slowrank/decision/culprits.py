@@ -118,7 +118,7 @@ def long_stage_is_dearest(e: Evidence) -> Answer | None:
         return None
     mine, others = spent_ns(case, stage)
     if mine < others and e.unseen.most >= e.least:
-        return None  # communication with unrecorded ranks may be what makes kernels of the other stages longer
+        return None  # others compute as long beside communication, which may wait for unrecorded ranks
     alone, open_ = e.only_step, e.undecided
     if alone is not None and alone.most > stage.price.best:
         return leave_rank_open(case, alone)

@@ -1,9 +1,8 @@
 """Ranks without a trace: what the step would be if no recorded rank waited for them.
 
-Copies of recorded ranks take their places in the model of the step, where these reproduce the recording, and relays the
-places of stages without a copy. A replay in
-which transfers with unrecorded members take no longer than sound ones shows what the recorded ranks lose by waiting for
-them; one in which such transfers take no time, unless complete operations show theirs, bounds what they may lose.
+Copies of recorded ranks take their places in the model, where these reproduce the recording, else relays those of whole
+stages. A replay in which transfers with unrecorded members take no longer than sound ones shows what the recorded ranks
+lose by waiting for them; one in which they take no time, unless complete operations show theirs, bounds what they may.
 """
 
 from collections import defaultdict
@@ -15,7 +14,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.expected.nodes import nodes_with_unseen
 from tracekit.analysis.slowrank.expected.sound_transfers import longest_ns
 from tracekit.analysis.slowrank.wording import of_step, ranks_in_words
-from tracekit.step_graph.relays import with_relays
+from tracekit.step_graph.relays import usual_work_ns, with_relays
 from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.unseen_delays import explained_ns, left_ns, missed_ns
 from tracekit.step_graph.unseen_ranks import Copies, least_transfers, with_unseen
@@ -48,20 +47,11 @@ def with_typical_unseen(case: Case) -> Case | None:
     if copies is not None and left_ns(case, copies.model) < case.threshold_ns:
         better = missed_ns(case, copies.model) <= missed_ns(case, case.timeline)
         return replace(case, model=copies.model, seen=case.model) if better else None
-    pinned = case.pinned_model.of_traces
-    slowest = pinned and with_relays(case, pinned)
-    likely = slowest and with_relays(case, case.timeline, late=_usual_ns(case))
+    likely = with_relays(case, case.timeline, late=usual_work_ns(case, case.found))
     if likely is None or left_ns(case, likely) >= case.threshold_ns:
         return None
-    return replace(case, model=likely, seen=case.model, slowest=slowest)
-
-
-def _usual_ns(case: Case) -> float:
-    """The median time that a typical rank works and moves data in its stage, ns a step."""
-    inside = case.analysed & case.matched & ~case.in_message
-    moved = case.by_step(np.flatnonzero(inside), (case.ops.exposed - case.waits.exposed_wait)[inside])
-    usual = np.nan_to_num(case.found.z) <= case.found.limit
-    return float(np.nanmedian(case.steps.means(case.steps.own + moved)[usual])) if usual.any() else np.inf
+    pinned = case.pinned_model.of_traces
+    return replace(case, model=likely, seen=case.model, slowest=pinned and with_relays(case, pinned))
 
 
 def waited_for_unseen(case: Case, own: F64) -> Unseen:
@@ -84,7 +74,7 @@ def waited_for_unseen(case: Case, own: F64) -> Unseen:
         return Unseen(_worst(case, rows, exposed - sent), 0.0, ranks)
     missed = case.pinned_residual_ns if copied is None else case.residual_ns
     most = min(_saved_ns(case, model, rows, sent, own) + missed, held)
-    usual = _usual_ns(case)
+    usual = usual_work_ns(case, case.found)
     typical = (with_relays(case, model, late=usual, most=usual) if case.slowest else None) or model
     longer = max(model.recorded_ns - typical.recorded_ns, 0.0)
     awaited = min(_saved_ns(case, typical, rows, sound, case.steps.own) + longer, most)
