@@ -8,6 +8,7 @@ are unrecorded, a gradient answers an activation.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -39,15 +40,21 @@ class _Relay:
     ways: int
     stages: int
 
-    def works(self, late: float, each: float) -> F64:
-        """Return what each result takes, ns, if a stage works no longer than `each` on a micro-batch.
+    @cached_property
+    def newest(self) -> I64:
+        """By result the newest input that was there before it, where its receiver waited for it; else its own input."""
+        order = np.argsort(self.given, kind="stable")
+        newest = order[np.searchsorted(self.given[order], self.due, side="right") - 1]
+        return np.where(self.waited, newest, np.arange(len(order)))
+
+    def works(self, needs: I64, late: float, each: float) -> F64:
+        """Return what each result takes after the input in `needs`, ns, if stages work at most `each` on a micro-batch.
 
         A result that was there before its receiver takes no more than its part of `late`.
         """
-        newest = np.sort(self.given)[np.searchsorted(np.sort(self.given), self.due, side="right") - 1]
-        passed = newest + self.stages * each + 2 * (self.stages - 1) * self.quick
+        passed = self.given[self.newest] + self.stages * each + 2 * (self.stages - 1) * self.quick
         ready, works = self.near.start, []
-        moments = (of.tolist() for of in (self.given, self.due, passed, self.waited))
+        moments = (of.tolist() for of in (self.given[needs], self.due, passed, self.waited))
         for given, due, most, waited in zip(*moments, strict=True):
             begin = max(ready, given)
             least = np.inf if waited else begin + late / self.ways
@@ -72,8 +79,9 @@ def with_relays(
             return None
         added = []
         for row, relay in enumerate(relays, len(run.steps.ranks)):
+            needs = relay.newest if late < np.inf else np.arange(len(relay.inputs))
             share = len(columns) * relay.ways / len(relay.results)  # of a micro-batch in a step
-            added.append(draft.line(run, relay, relay.works(late * share, most * share), row))
+            added.append(draft.line(run, relay, needs, relay.works(needs, late * share, most * share), row))
         runs.append((columns, (*lines, *added)))
     return draft.model(tuple(runs))
 
@@ -147,21 +155,22 @@ class _Draft:
         self.base, self.instance, self.fixed = model, model.instance.tolist(), model.fixed.tolist()
         self.transfer = model.transfer.tolist()
 
-    def line(self, run: Measured, relay: _Relay, works: F64, row: int) -> RankTimeline:
-        """Return the timeline of `relay` in `row`, which needs each input and then posts its result.
+    def line(self, run: Measured, relay: _Relay, needs: I64, works: F64, row: int) -> RankTimeline:
+        """Return the timeline of `relay` in `row`, which needs an input and then posts each result.
 
         It ends with the last operation that the rank which gets results waits for. A message of the same kernel as a
         result takes no longer than a result.
         """
         kernel, quick = run.ops.kernel, relay.quick
         beside = np.isin(kernel[relay.inputs], kernel[relay.results])
-        for given, both in zip(relay.inputs.tolist(), beside.tolist(), strict=True):
-            self._join(given, min(self.fixed[given], quick) if both else self.fixed[given])
+        lasted = (run.ops.end - run.ops.start)[relay.inputs]
+        for given, ns in zip(relay.inputs.tolist(), np.where(beside, quick, lasted).tolist(), strict=True):
+            self._join(given, ns)
         for made in relay.results.tolist():
             self._join(made, quick)
-        events = np.stack([relay.inputs, relay.results], axis=1).ravel().tolist()
-        needs = relay.near.events[relay.near.kinds == NEED].tolist()
-        events += [row for row in needs if self.instance[row] >= 0 and self.fixed[row] < 0][-1:]
+        events = np.stack([relay.inputs[needs], relay.results], axis=1).ravel().tolist()
+        ends = relay.near.events[relay.near.kinds == NEED].tolist()
+        events += [row for row in ends if self.instance[row] >= 0 and self.fixed[row] < 0][-1:]
         begin = len(self.instance)
         self.instance += [self.instance[event] for event in events]
         self.fixed += [-1.0] * len(events)
@@ -176,7 +185,7 @@ class _Draft:
         """Let relays take part in the operation `row`, which `lasts` as long, ns; unchanged where others do."""
         if self.instance[row] < 0:
             self.instance[row], self.fixed[row] = len(self.transfer), -1.0
-            self.transfer.append(max(lasts, 0.0))
+            self.transfer.append(lasts)
 
     def model(self, runs: tuple[StepRun, ...]) -> StepModel:
         """Return the model with the added timelines `runs`."""

@@ -47,11 +47,11 @@ def with_typical_unseen(case: Case) -> Case | None:
     if copies is not None and left_ns(case, copies.model) < case.threshold_ns:
         better = missed_ns(case, copies.model) <= missed_ns(case, case.timeline)
         return replace(case, model=copies.model, seen=case.model) if better else None
-    likely = with_relays(case, case.timeline, late=usual_work_ns(case, case.found))
-    if likely is None or left_ns(case, likely) >= case.threshold_ns:
-        return None
     pinned = case.pinned_model.of_traces
-    return replace(case, model=likely, seen=case.model, slowest=pinned and with_relays(case, pinned))
+    likely = pinned and with_relays(case, pinned, late=usual_work_ns(case, case.found))
+    if pinned is None or likely is None or left_ns(case, likely) >= case.threshold_ns:
+        return None
+    return replace(case, model=likely, seen=case.model, slowest=with_relays(case, pinned))
 
 
 def waited_for_unseen(case: Case, own: F64) -> Unseen:
