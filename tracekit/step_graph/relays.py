@@ -25,7 +25,7 @@ from tracekit.units import F64, I64, Mask
 class _Relay:
     """An unrecorded rank: operations that brought its inputs and their results, in order of results; times in ns.
 
-    near: the timeline of a recorded rank that gets results. quick: the transfer of a result. given, due: when inputs
+    near: the timeline of a recorded rank that gets results. quick: the shortest transfer. given, due: when inputs
     and results were there at the latest, aligned. waited: whether the receiver waited for a result. ways: how many
     results a micro-batch has. stages: how many unrecorded stages lie between an input and its result.
     """
@@ -106,7 +106,7 @@ def _relays(run: Measured, lines: tuple[RankTimeline, ...], steps: list[int]) ->
                 inputs, results = (np.concatenate(side) for side in zip(*pairs, strict=True))
                 order = np.argsort(ends[results], kind="stable")
                 inputs, results = inputs[order], results[order]
-                quick = float((ops.end - ops.start)[results].min())
+                quick = float((ops.end - ops.start)[np.append(inputs, results)].min())
                 waited = (ops.end - ops.start)[results] > CLEARLY_MORE * quick
                 times = ends[inputs], ends[results] - quick
                 yield _Relay(near[to], inputs, results, quick, *times, waited, len(pairs), last - first + 1)
