@@ -71,7 +71,7 @@ def test_more_work_is_found_beside_contention(tmp_path):
 @pytest.mark.parametrize("unseen", [False, True], ids=["recorded", "unrecorded"])
 def test_contention_with_unrecorded_ranks_makes_no_other_stage_long(tmp_path, unseen):
     """Stage 2 works shorter than stage 0, whose communication may wait for a rank that left no trace."""
-    case = trained(tmp_path, beside=0, more={2: 1.05})
+    case = trained(tmp_path, beside=0, more={1: 1.1, 2: 1.02})
     rows = tuple(case.stages[2].tolist())
     over = 0.04 * case.step_ns
     evidence = Evidence(case)
