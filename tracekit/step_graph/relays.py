@@ -15,7 +15,7 @@ import numpy as np
 from tracekit.matching.clock import aligned
 from tracekit.step_graph.rank_timeline import MARK, NEED, POST, RankTimeline
 from tracekit.step_graph.replay import StepModel, StepRun
-from tracekit.step_graph.statistics import Excess
+from tracekit.step_graph.statistics import NO_ROWS, Excess
 from tracekit.thresholds.slowrank import CLEARLY_MORE
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64, Mask
@@ -98,11 +98,11 @@ def _relays(run: Measured, lines: tuple[RankTimeline, ...], steps: list[int]) ->
     """Yield the relays of `steps`: unrecorded ranks between ranks of `lines` on a pipeline, or behind the last one."""
     ops, near = run.ops, {run.steps.ranks[line.row]: line for line in lines}
     ends = aligned(ops, run.clocks, ops.end).astype(np.float64)
-    inside = run.analysed & (np.isin(ops.step, steps) | (not run.steps.labelled))
+    messages = _messages(run, steps)
     for line in sorted({run.mesh.pipeline(r) for r in run.missing if r in run.mesh.coordinates}):
         ranks = sorted(line, key=run.mesh.stage)
         for first, last in _gaps([rank in near for rank in ranks]):
-            for to, pairs in _pairs(run, inside, ranks, first, last):
+            for to, pairs in _pairs(messages, ranks, first, last):
                 inputs, results = (np.concatenate(side) for side in zip(*pairs, strict=True))
                 order = np.argsort(ends[results], kind="stable")
                 inputs, results = inputs[order], results[order]
@@ -121,24 +121,34 @@ def _gaps(seen: list[bool]) -> Iterator[tuple[int, int]]:
         first = None if known else stage if first is None else first
 
 
+def _messages(run: Measured, steps: list[int]) -> dict[tuple[int, ...], I64]:
+    """Return by sender and receiver, one of them unrecorded, their messages in `steps`, in order."""
+    ops, missing = run.ops, frozenset(run.missing)
+    known = [c for c in ops.channels if c.p2p and not missing.isdisjoint(c.members)]
+    numbers = np.array([c.number for c in known], np.int64)
+    inside = run.analysed & (np.isin(ops.step, steps) | (not run.steps.labelled))
+    rows = np.flatnonzero(inside & np.isin(ops.channel, numbers))
+    rows = rows[np.argsort(ops.channel[rows], kind="stable")]
+    begin, end = (np.searchsorted(ops.channel[rows], numbers, side=side) for side in ("left", "right"))
+    return {c.members: rows[i:j] for c, i, j in zip(known, begin.tolist(), end.tolist(), strict=True)}
+
+
 def _pairs(
-    run: Measured, inside: Mask, ranks: list[int], first: int, last: int
+    messages: dict[tuple[int, ...], I64], ranks: list[int], first: int, last: int
 ) -> list[tuple[int, list[tuple[I64, I64]]]]:
     """Return for each relay of a gap the rank that gets results, and (operations of inputs, of results) by direction.
 
-    None where inputs and results of a direction are not equally many. `ranks` are those of the pipeline.
+    Empty where inputs and results of a direction are not equally many. `ranks` are those of the pipeline.
     """
-    channel = {c.members: c.number for c in run.ops.channels if c.p2p}
 
-    def between(one: int, other: int, at: int) -> I64:
-        here = run.ops.channel == channel.get((ranks[one], ranks[other]), -2)
-        return np.flatnonzero(inside & here & (run.ops.rank == ranks[at]))
+    def between(one: int, other: int) -> I64:
+        return messages.get((ranks[one], ranks[other]), NO_ROWS)
 
-    down, up = between(first - 1, first, first - 1), between(first, first - 1, first - 1)
+    down, up = between(first - 1, first), between(first, first - 1)
     if last + 1 == len(ranks):
         sides = [(first, first - 1, down, up)]
     else:
-        out, back = between(last, last + 1, last + 1), between(last + 1, last, last + 1)
+        out, back = between(last, last + 1), between(last + 1, last)
         sides = [(last, last + 1, down, out), (first, first - 1, back, up)]
     if not all(len(given) == len(made) > 0 for *_, given, made in sides):
         return []
