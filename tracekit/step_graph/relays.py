@@ -25,18 +25,21 @@ from tracekit.units import F64, I64, Mask
 class _Relay:
     """An unrecorded rank: operations that brought its inputs and their results, in order of results; times in ns.
 
-    near: the timeline of a recorded rank that gets results. quick: the shortest transfer. given, due: when inputs
-    and results were there at the latest, aligned. waited: whether the receiver waited for a result. ways: how many
-    results a micro-batch has. stages: how many unrecorded stages lie between an input and its result.
+    near: the timeline of a recorded rank that gets results. quick: the shortest transfer. moves: what messages take
+    between two results. given, due: when inputs and results were there at the latest, aligned. waited: whether the
+    receiver waited for a result. way: the channel of each result. ways: how many results a micro-batch has. stages:
+    how many unrecorded stages lie between an input and its result.
     """
 
     near: RankTimeline
     inputs: I64
     results: I64
     quick: float
+    moves: float
     given: F64
     due: F64
     waited: Mask
+    way: I64
     ways: int
     stages: int
 
@@ -47,19 +50,33 @@ class _Relay:
         newest = order[np.searchsorted(self.given[order], self.due, side="right") - 1]
         return np.where(self.waited, newest, np.arange(len(order)))
 
-    def works(self, needs: I64, late: float, each: float) -> F64:
-        """Return what each result takes after the input in `needs`, ns, if stages work at most `each` on a micro-batch.
+    @cached_property
+    def longest(self) -> F64:
+        """By result the longest work on another one of its way that a receiver waited for, ns; infinite without any."""
+        works = self.due - np.maximum(np.append(self.near.start, self.due[:-1]), self.given)
+        found = np.full(len(works), np.inf)
+        for way in np.unique(self.way).tolist():
+            mine = self.way == way
+            if (mine & self.waited).any():
+                found[mine] = works[mine & self.waited].max()
+        return found
 
-        A result that was there before its receiver takes no more than its part of `late`.
+    def works(self, needs: I64, late: float, each: float) -> F64:
+        """Return by result, times 2, how long the relay moves messages, then works after the input in `needs`, ns.
+
+        After a result it sends that one and receives the next input. Stages work at most `each` on a micro-batch.
+        A result that was there before its receiver takes at most as long as another one of its way that was not, or its
+        part of `late` where there is none.
         """
         passed = self.given[self.newest] + self.stages * each + 2 * (self.stages - 1) * self.quick
-        ready, works = self.near.start, []
-        moments = (of.tolist() for of in (self.given[needs], self.due, passed, self.waited))
-        for given, due, most, waited in zip(*moments, strict=True):
-            begin = max(ready, given)
-            least = np.inf if waited else begin + late / self.ways
+        ready, works = self.near.start, list[float]()
+        moments = (of.tolist() for of in (self.given[needs], self.due, passed, self.waited, self.longest))
+        for given, due, most, waited, longest in zip(*moments, strict=True):
+            moved = min(self.moves, max(due - ready, 0.0)) if works else 0.0
+            begin = max(ready + moved, given)
+            least = np.inf if waited else begin + (longest if np.isfinite(longest) else late / self.ways)
             ready = max(min(due, least, max(most, ready + each / self.ways)), begin)
-            works.append(ready - begin)
+            works += [moved, ready - begin]
         return np.array(works)
 
 
@@ -68,8 +85,8 @@ def with_relays(
 ) -> StepModel | None:
     """Return `model` of `run` with relays of unrecorded stages; None without any, or where results precede inputs.
 
-    Relays work as long as the recording admits, but no longer than stages that work `most`, ns a step, and on results
-    that were there before their receivers no longer than stages that work `late`.
+    Relays work as long as the recording admits, but no longer than stages that work `most`, ns a step. Those that all
+    receivers came after work no longer than stages that work `late`.
     """
     draft, runs = _Draft(model), list[StepRun]()
     for columns, lines in model.runs:
@@ -108,8 +125,21 @@ def _relays(run: Measured, lines: tuple[RankTimeline, ...], steps: list[int]) ->
                 inputs, results = inputs[order], results[order]
                 quick = float((ops.end - ops.start)[np.append(inputs, results)].min())
                 waited = (ops.end - ops.start)[results] > CLEARLY_MORE * quick
-                times = ends[inputs], ends[results] - quick
-                yield _Relay(near[to], inputs, results, quick, *times, waited, len(pairs), last - first + 1)
+                both = np.isin(
+                    ops.kernel[inputs], ops.kernel[results]
+                ).any()  # of one kernel, in both directions
+                times = quick * (1 if both else 2), ends[inputs], ends[results] - quick
+                yield _Relay(
+                    near[to],
+                    inputs,
+                    results,
+                    quick,
+                    *times,
+                    waited,
+                    ops.channel[results],
+                    len(pairs),
+                    last - first + 1,
+                )
 
 
 def _gaps(seen: list[bool]) -> Iterator[tuple[int, int]]:
@@ -186,7 +216,7 @@ class _Draft:
         self.fixed += [-1.0] * len(events)
         many = len(relay.results)
         kinds = np.array([NEED, POST] * many + [NEED] * (len(events) - 2 * many), np.int8)
-        readings = np.cumsum(np.where(kinds == POST, np.repeat(np.append(works, 0.0), 2)[: len(kinds)], 0.0))
+        readings = np.cumsum(np.append(works, np.zeros(len(kinds) - 2 * many)))
         knots = np.array([0.0, readings[-1]])
         numbers = np.arange(begin, begin + len(events), dtype=np.int32)
         return RankTimeline(row, kinds, readings, numbers, knots, knots, (), relay.near.start)
