@@ -14,17 +14,18 @@ WORST = {
     "own thresholds": 31,
     "one importer": 0.25,
     "chain": 19,
-    "reached": 166,
+    "reached": 167,
     "answers": 1,
     "answer functions": 0,
     "functions that answer": 60,
-    "lines": 8444,
-    "lines with case, graph and matching": 15893,
+    "lines": 8447,
+    "lines with case, graph and matching": 16133,
 }
 """The values today, as `make measures` prints them with the goal of each.
 
 A role that loads data is a hypothesis with a rule of its own since three rules and a threshold went for it. Described
-hardware is a module, and what sound transfers take on any hardware another. Noise and delays have a module as well, as
+hardware is a module, and what sound transfers take on any hardware another. Relays
+of unrecorded stages are a module of the step graph. Noise and delays have a module as well, as
 have the work of hosts and their timelines in replays. A rule that adds lines to slowrank pays for them with what it
 replaces; rules on open prices, lists of suspects and comparisons with all others that were written several times paid
 for the begin of the first step, attention that lasts, and long steps beside others. What opens and measures a job for

@@ -7,9 +7,10 @@ import pytest
 
 from tests.paired.jobs import localised
 from tests.slowrank.hosts import host_bound
-from tests.slowrank.jobs import grid, job
+from tests.slowrank.jobs import grid, job, prepared
 from tracekit import load
 from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.evidence import evidence_of
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import MovingStalls
 
 STALL_US = 1500.0
@@ -190,3 +191,11 @@ def test_one_slow_step_beside_harmless_ones_is_named(tmp_path):
     truth = localised(9_900_455, tmp_path)
     found = analyse(load([str(tmp_path)]))
     assert truth.culprits == tuple(s.rank for s in found.suspects)
+
+
+@pytest.mark.parametrize(("longest", "turns"), [(1.15, True), (1.75, False)])
+def test_one_delay_far_longer_than_all_is_no_turn(tmp_path, longest, turns):
+    """Six ranks work longer in one step each; one of them for so long that it is not one of such delays."""
+    struck = {(3, 0): longest, (0, 1): 1.13, (2, 1): 1.07, (5, 2): 1.15, (6, 2): 1.06, (7, 1): 1.06}
+    run = job(tmp_path, MESH, steps=3, slower=lambda rank, step: struck.get((rank, step), 1.0))
+    assert (evidence_of(prepared(run, MESH)).moving is not None) is turns

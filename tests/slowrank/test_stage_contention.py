@@ -7,7 +7,12 @@ import pytest
 
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, prepared
+from tracekit.analysis.slowrank.decision.culprits import long_stage_is_dearest
 from tracekit.analysis.slowrank.decision.decide import concluded
+from tracekit.analysis.slowrank.evidence import Evidence, Kind
+from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
+from tracekit.analysis.slowrank.price import Price
+from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
 from tracekit.expected.contention import stage_contention
 
 MESH = grid(tp=4, pp=3)
@@ -61,6 +66,22 @@ def test_more_work_is_found_beside_contention(tmp_path):
     answer = concluded(trained(tmp_path, beside=0, more={2: 1.2}))[1]
     assert answer.cause == "stage_imbalance"
     assert {s.coords["pp"] for s in answer.suspects} == {2}
+
+
+@pytest.mark.parametrize("unseen", [False, True], ids=["recorded", "unrecorded"])
+def test_contention_with_unrecorded_ranks_makes_no_other_stage_long(tmp_path, unseen):
+    """Stage 2 works shorter than stage 0, whose communication may wait for a rank that left no trace."""
+    case = trained(tmp_path, beside=0, more={1: 1.1, 2: 1.02})
+    rows = tuple(case.stages[2].tolist())
+    over = 0.04 * case.step_ns
+    evidence = Evidence(case)
+    vars(evidence).update(
+        stage=LongStage(rows, 50.0, over, Price.exactly(over)), dearest=Kind.STAGE,
+        unseen=Unseen(case.step_ns if unseen else 0.0, 0.0, ()),
+    )  # fmt: skip
+    answer = long_stage_is_dearest(evidence)
+    assert (answer is None) is unseen
+    assert unseen or "ms more at the pace of the others" in answer.reason
 
 
 def test_a_rank_without_a_whole_step_is_not_read(tmp_path):

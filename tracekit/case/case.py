@@ -43,6 +43,7 @@ class Case(Measured):
     met: Circumstances  # the confounders of each rank's own time
     found: Excess  # own time of each rank beyond its peers, without confounders
     seen: StepModel | TableModel | None = None  # of the recorded ranks only, if `model` holds unrecorded ones
+    slowest: StepModel | None = None  # pinned, with relays that work as long as the recording admits
     of_part: bool = False  # no step is whole: what all ranks recorded counts as one step
 
     @property
@@ -182,7 +183,7 @@ class Case(Measured):
     @cached_property
     def pinned_model(self) -> StepModel | TableModel:
         """The model in which a cure saves least: unmatched operations keep their length, messages are used early."""
-        return self.early_model.pinned(self)
+        return self.slowest or self.early_model.pinned(self)
 
 
 def build(

@@ -59,7 +59,7 @@ def rank_excess(run: Measured, own: F64, peers: Peers) -> Excess:
         once = throttled(run, found, lasting)
         lasting[list(once)] = True
         return replace(found, z=np.where(lasting, found.z, np.minimum(found.z, 0.0)), throughout=once)
-    longest = _longest_waits(run)
+    longest = run.longest_waits
     often = [_z_of_coming_last(run, rank, longest) for rank in steps.ranks]
     z = np.where(found.mean > 0, often, 0.0)
     limit = errors_of_chance(ONE_STEP_P / max(len(steps.ranks), 1))
@@ -110,14 +110,6 @@ def without_longest(value: F64) -> F64:
     rest = np.where(known, value, 0.0).sum(axis=1) - longest
     count = known.sum(axis=1) - 1
     return np.asarray(np.where(count > 0, rest / np.maximum(count, 1), 0.0), np.float64)
-
-
-def _longest_waits(run: Measured) -> I64:
-    """The longest wait of a member of each instance, ns."""
-    longest = np.zeros(len(run.waits.members), np.int64)
-    matched = run.ops.instance >= 0
-    np.maximum.at(longest, run.ops.instance[matched], run.waits.wait[matched])
-    return longest
 
 
 def _z_of_coming_last(run: Measured, rank: int, longest: I64) -> float:

@@ -240,8 +240,11 @@ class StepModel:
     def _ratios(self, n: int, target: F64) -> F64:
         """Return the factors by which steps become `target` (ranks × steps, ns): timelines × steps of run `n`."""
         columns, timelines = self.runs[n]
-        chosen = np.ix_([line.row for line in timelines], columns)
-        return ratio_of(self.own[chosen], target[chosen])
+        rows = np.array([line.row for line in timelines])
+        ratios, known = np.ones((len(rows), len(columns))), rows < len(self.own)  # relays keep their work
+        chosen = np.ix_(rows[known], np.array(columns))
+        ratios[known] = ratio_of(self.own[chosen], target[chosen])
+        return ratios
 
     def _begins(self, n: int) -> tuple[F64, F64, F64]:
         """Return (when each rank of run `n` begins; when its host does, how long that works, as `clocks`); ns."""

@@ -1,4 +1,4 @@
-"""Medians that numpy has not: with weights (numpy has them from version 2), and of columns with unknown entries."""
+"""Medians that numpy has not: with weights (numpy has them from version 2), of columns with unknown entries; growth."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -78,3 +78,15 @@ _Rows = TypeVar("_Rows", Sequence[int], list[int], I64)
 def sampled(rows: _Rows, most: int = PEERS_SAMPLED) -> _Rows:
     """Return at most `most` of `rows`, evenly spread over them."""
     return rows[:: max(1, len(rows) // most)][:most]
+
+
+def growth(values: F64, places: Sequence[I64]) -> F64:
+    """Return by how much each of `values` exceeds the one before it at the same place; the first keeps its own.
+
+    Values are in order of time; `places` are numbers that are equal for values at one place.
+    """
+    order = np.lexsort(places)
+    same = np.all([np.diff(p[order]) == 0 for p in places], axis=0)
+    grown = values.copy()
+    grown[order[1:][same]] -= values[order[:-1][same]]
+    return grown

@@ -157,6 +157,20 @@ class Measured:
         return np.asarray(found, bool)
 
     @cached_property
+    def longest_waits(self) -> I64:
+        """The longest wait of a member of each instance, ns."""
+        longest, rows = np.zeros(len(self.waits.members), np.int64), self.ops.instance >= 0
+        np.maximum.at(longest, self.ops.instance[rows], self.waits.wait[rows])
+        return longest
+
+    def most_in_kernel(self, late: F64) -> F64:
+        """Return by operation the most that any message of its kernel is `late` (by instance), ns."""
+        kernel, rows = self.ops.kernel, self.ops.instance >= 0
+        most = np.zeros(int(kernel.max(initial=-1)) + 1)
+        np.maximum.at(most, kernel[rows], late[self.ops.instance[rows]])
+        return np.asarray(most[kernel], np.float64)
+
+    @cached_property
     def coverage(self) -> Coverage:
         """The share of exposed communication time, over the analysed steps, that was matched with all members."""
         exposed = np.where(self.analysed, self.ops.exposed, 0).astype(np.float64)

@@ -41,16 +41,13 @@ def beside(case: Case, answer: Answer, found: LongStage | None) -> Answer:
 
 def blame_stage(case: Case, found: LongStage, besides: str) -> Answer:
     """The answer that blames long stages, or the slow node that they make up; `besides` ends the reason."""
-    ranks = case.ranks_of(found.rows)
-    stages = _stages(case, found)
-    spent = case.computed if found.by_compute else case.steps.own
-    own = {i: spent[g] for i, g in enumerate(case.stages)}
-    levels = {i: float(np.nanmean(times)) for i, times in own.items() if np.isfinite(times).any()}
-    mine = float(np.mean([levels[i] for i in stages]))
-    others = float(np.median([v for i, v in levels.items() if i not in stages]))
+    ranks, stages = case.ranks_of(found.rows), _stages(case, found)
+    mine, others = spent_ns(case, found)
     long = f"{stages_in_words(case, found, 'has', 'have')} more work than the others"
     of = " of compute" if found.by_compute else ""
     than = f"{ms(mine):.1f} ms{of} against {ms(others):.1f} ms a step"
+    if mine < others:
+        than += f", but {ms(found.over):.1f} ms more at the pace of the others and without communication beside it"
     node = node_of(case, found.rows)
     if node and len(stages) > 1 and not runs_more(case, found.rows):
         head = f"all ranks of {node} take longer ({than}), and they make up several whole stages: the node is slow, or"
@@ -70,6 +67,14 @@ def blame_stage(case: Case, found: LongStage, besides: str) -> Answer:
         suspects = tuple(replace(s, mechanisms=by_clock) for s in suspects)
     reason = f"{long} ({than}); {_beside_each_other(case, ranks)}{shared}{besides}"
     return blame(case, reason, suspects, found.price.best, "imbalance")
+
+
+def spent_ns(case: Case, found: LongStage) -> tuple[float, float]:
+    """Return the mean own time of the stages `found` and the median of the other stages, ns a step; or compute."""
+    spent = case.computed if found.by_compute else case.steps.own
+    levels = [float(np.nanmean(spent[g])) if np.isfinite(spent[g]).any() else np.nan for g in case.stages]
+    mine = np.isin(np.arange(len(levels)), _stages(case, found))
+    return float(np.nanmean(np.array(levels)[mine])), float(np.nanmedian(np.array(levels)[~mine]))
 
 
 def _blame_node(case: Case, found: LongStage, reason: str) -> Answer:

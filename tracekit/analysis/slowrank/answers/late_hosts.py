@@ -35,7 +35,7 @@ from tracekit.case.wording import listed, of_step, ranks_in_words
 from tracekit.causes import CPU_LAUNCH, HOST_STALL
 from tracekit.findings import Evidence as Shown
 from tracekit.step_graph.statistics import NO_ROWS, chance_of, spread
-from tracekit.steps.medians import median_of_others
+from tracekit.steps.medians import growth, median_of_others
 from tracekit.thresholds.slowrank import (
     FAR_MORE,
     LAUNCHED_NS,
@@ -46,7 +46,7 @@ from tracekit.thresholds.slowrank import (
     TIME_SLICE_NS,
     Z_LIMIT,
 )
-from tracekit.units import F64, I64, Mask, ms
+from tracekit.units import F64, Mask, ms
 
 
 def host_launches_late(e: Evidence) -> Iterator[Gap]:
@@ -118,23 +118,11 @@ def _waits(case: Case) -> dict[int, F64]:
         behind[at] = done[at] - median_of_others(done[at].T, [np.arange(many)]).T
         waited = case.waits.exposed_wait[order[at]].T.astype(np.float64)
         stood[at] = median_of_others(waited, [np.arange(many)]).T
-    spent = np.fmin(_fell_behind(behind, (ops.channel[order], row, column)), stood)
+    spent = np.fmin(growth(behind, (ops.channel[order], row, column)), stood)
     found: dict[int, F64] = defaultdict(lambda: np.zeros(len(steps.numbers)))
     for i in np.flatnonzero((order == case.waits.last[ops.instance[order]]) & (spent > 0)).tolist():
         found[int(row[i])][column[i]] += spent[i]
     return found
-
-
-def _fell_behind(behind: F64, places: tuple[I64, I64, I64]) -> F64:
-    """The growth of `behind` since the previous operation at the same place, ns; rows are in order of time.
-
-    `places` are channel, row and column of Steps; the first operation at a place keeps its whole value.
-    """
-    order = np.lexsort(places)
-    same = np.all([np.diff(p[order]) == 0 for p in places], axis=0)
-    grown = behind.copy()
-    grown[order[1:][same]] -= behind[order[:-1][same]]
-    return grown
 
 
 def _of_peers(case: Case) -> Mask:

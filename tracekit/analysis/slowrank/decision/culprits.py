@@ -23,6 +23,7 @@ from tracekit.analysis.slowrank.answers.imbalance_answers import (
     blame_stage,
     elsewhere,
     leave_stage_open,
+    spent_ns,
 )
 from tracekit.analysis.slowrank.answers.open_answers import leave_rank_open, lone_suspect
 from tracekit.analysis.slowrank.evidence import Evidence, Faults, Kind
@@ -115,6 +116,9 @@ def long_stage_is_dearest(e: Evidence) -> Answer | None:
     stage, case = _costly_stage(e), e.case
     if stage is None:
         return None
+    mine, others = spent_ns(case, stage)
+    if mine < others and e.unseen.most >= e.least:
+        return None  # others compute as long beside communication, which may wait for unrecorded ranks
     alone, open_ = e.only_step, e.undecided
     if alone is not None and alone.most > stage.price.best:
         return leave_rank_open(case, alone)

@@ -86,7 +86,8 @@ def least_ns(case: Case, rows: I64) -> float:
     The larger of two bounds: the saving if unmatched operations keep their recorded length, and the saving by the step
     model beyond its error, which takes unmatched waits that it reproduces for waits for these ranks.
     """
-    explained = _saved_ns(case, case.model, rows) - explained_from(case) - early_use_ns(case, rows)
+    likely = _saved_ns(case, case.slowest or case.model, rows)
+    explained = likely - explained_from(case) - early_use_ns(case, rows)
     replayed, _ = beside_waits(case, rows, max(_saved_ns(case, case.pinned_model, rows), explained))
     return max(replayed, 0.0)
 

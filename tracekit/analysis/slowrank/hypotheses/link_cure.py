@@ -119,15 +119,6 @@ def _most_on_a_rank(case: Case, spent: F64) -> float:
     return max(by_rank, default=0.0) / case.steps.count
 
 
-def _of_kernel(case: Case, late: F64) -> F64:
-    """The largest lateness of a message in the kernel of each operation, ns."""
-    ops = case.ops
-    rows = np.flatnonzero(ops.instance >= 0)
-    most = np.zeros(int(ops.kernel.max(initial=-1)) + 1)
-    np.maximum.at(most, ops.kernel[rows], late[ops.instance[rows]])
-    return np.asarray(most[ops.kernel], np.float64)
-
-
 def _with_mates(case: Case, late: F64) -> F64:
     """`late`, extended by the delay of other messages in the kernels of late ones (by instance, ns)."""
     ops, result = case.ops, late.copy()
@@ -152,7 +143,7 @@ def _held(case: Case, rows: I64, spent: F64, late: F64) -> F64:
 
     An operation stays at least as long as the usual one of its token in punctual kernels; 0 where there is none.
     """
-    by, found = _of_kernel(case, late)[rows], np.zeros(len(rows))
+    by, found = case.most_in_kernel(late)[rows], np.zeros(len(rows))
     for token in _tokens(case.ops.token[rows[by > 0]]):
         same = case.ops.token[rows] == token
         mine, punctual = same & (by > 0), same & (by == 0)

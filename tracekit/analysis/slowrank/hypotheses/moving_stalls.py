@@ -26,6 +26,7 @@ from tracekit.step_graph.delays import levels, low
 from tracekit.steps.medians import of_rows
 from tracekit.steps.steps import windows_of
 from tracekit.thresholds.slowrank import (
+    CHANCE,
     LITTLE_SHARE,
     MAJORITY,
     MINOR,
@@ -208,11 +209,14 @@ def _without_trifles(over: F64) -> F64:
 
 
 def _moves(over: F64) -> bool:
-    """Whether stalls are no accident, and neither one rank nor one step makes up what they cost but for trifles."""
-    if int((over > 0).sum()) < NO_ACCIDENT:
+    """Whether stalls are no accident, and neither one rank nor one step makes up what they cost but for trifles.
+
+    One that is far too long for an exponential distribution of the mean of all others is not one of them.
+    """
+    longest, others = over.max(axis=0), (over - _of_longest_rank(over)).max(axis=0)
+    stalls = np.sort(over[over > 0])
+    if len(stalls) < NO_ACCIDENT or len(stalls) * np.exp(-stalls[-1] / stalls[:-1].mean()) < CHANCE:
         return False
-    longest = over.max(axis=0)
-    others = (over - _of_longest_rank(over)).max(axis=0)
     rest = others.sum(), np.delete(longest, int(longest.argmax())).sum()
     return bool(min(rest) >= MINOR * longest.sum())
 

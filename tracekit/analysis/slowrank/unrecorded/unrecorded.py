@@ -1,8 +1,8 @@
 """Ranks without a trace: what the step would be if no recorded rank waited for them.
 
-Copies of recorded ranks take their places in the model of the step, where these reproduce the recording. A replay in
-which transfers with unrecorded members take no longer than sound ones shows what the recorded ranks lose by waiting for
-them; one in which such transfers take no time, unless complete operations show theirs, bounds what they may lose.
+Copies of recorded ranks take their places in the model, where these reproduce the recording, else relays those of whole
+stages. A replay in which transfers with unrecorded members take no longer than sound ones shows what the recorded ranks
+lose by waiting for them; one in which they take no time, unless complete operations show theirs, bounds what they may.
 """
 
 from collections import defaultdict
@@ -14,6 +14,7 @@ from tracekit.case.case import Case
 from tracekit.case.wording import of_step, ranks_in_words
 from tracekit.expected.nodes import nodes_with_unseen
 from tracekit.expected.sound_transfers import longest_ns
+from tracekit.step_graph.relays import usual_work_ns, with_relays
 from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.unseen_delays import explained_ns, left_ns, missed_ns
 from tracekit.step_graph.unseen_ranks import Copies, least_transfers, with_unseen
@@ -40,11 +41,17 @@ def with_typical_unseen(case: Case) -> Case | None:
     The waits in complete operations show which model holds: waits for unrecorded ranks keep their lengths in the other.
     """
     rows = _rows(case)
-    copies = _copies(case) if _worst(case, rows, case.ops.exposed[rows]) >= case.threshold_ns else None
-    if copies is None or case.timeline is None or left_ns(case, copies.model) >= case.threshold_ns:
+    if case.timeline is None or _worst(case, rows, case.ops.exposed[rows]) < case.threshold_ns:
         return None
-    better = missed_ns(case, copies.model) <= missed_ns(case, case.timeline)
-    return replace(case, model=copies.model, seen=case.model) if better else None
+    copies = _copies(case)
+    if copies is not None and left_ns(case, copies.model) < case.threshold_ns:
+        better = missed_ns(case, copies.model) <= missed_ns(case, case.timeline)
+        return replace(case, model=copies.model, seen=case.model) if better else None
+    pinned = case.pinned_model.of_traces
+    likely = pinned and with_relays(case, pinned, late=usual_work_ns(case, case.found))
+    if pinned is None or likely is None or left_ns(case, likely) >= case.threshold_ns:
+        return None
+    return replace(case, model=likely, seen=case.model, slowest=with_relays(case, pinned))
 
 
 def waited_for_unseen(case: Case, own: F64) -> Unseen:
@@ -61,13 +68,16 @@ def waited_for_unseen(case: Case, own: F64) -> Unseen:
     least, shown = (of[rows] for of in least_transfers(case))
     sound, sent = np.minimum(least, longest_ns(case, rows, lasted)), np.where(shown, least, 0.0)
     ranks = _behind(case, rows, np.minimum(lasted - sound, exposed))
-    copied = case.timeline if case.seen is not None else None
-    model = copied or case.pinned_model.of_traces
+    copied = case.timeline if case.seen is not None and case.slowest is None else None
+    model = copied or case.early_model.pinned(case).of_traces
     if model is None:
         return Unseen(_worst(case, rows, exposed - sent), 0.0, ranks)
     missed = case.pinned_residual_ns if copied is None else case.residual_ns
     most = min(_saved_ns(case, model, rows, sent, own) + missed, held)
-    awaited = min(_saved_ns(case, model, rows, sound, case.steps.own), most)
+    usual = usual_work_ns(case, case.found)
+    typical = (with_relays(case, model, late=usual, most=usual) if case.slowest else None) or model
+    longer = max(model.recorded_ns - typical.recorded_ns, 0.0)
+    awaited = min(_saved_ns(case, typical, rows, sound, case.steps.own) + longer, most)
     copies = _copies(case) if awaited >= case.threshold_ns else None
     late = explained_ns(case, copies, ranks) if copies else {}
     clear = max(late.values(), default=0.0) >= case.threshold_ns
