@@ -18,7 +18,7 @@ WORST = {
     "answers": 1,
     "answer functions": 0,
     "functions that answer": 60,
-    "lines": 11059,
+    "lines": 11058,
 }
 """The values today, as `make measures` prints them with the goal of each.
 
