@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ def save_manifest(run: Run, *, kept: bool) -> None:
 
     A run that is `kept` gets the hashes of its tables and of its manifest, so that a change is noticed when it is read.
     """
-    lines = "".join(json.dumps(asdict(g)) + "\n" for g in run.groups).encode()
+    lines = "".join(json.dumps(vars(g)) + "\n" for g in run.groups).encode()
     groups = pa.Table.from_batches([], schema=GROUPS)
     if lines:  # by way of JSON, because pyarrow.table() imports pandas where it is installed
         groups = read_json(
@@ -42,9 +42,9 @@ def save_manifest(run: Run, *, kept: bool) -> None:
         "world_size": run.world_size,
         "mesh_hint": run.mesh_hint,
         "groups_sha256": _digest(run.folder / GROUPS_FILE) if kept else "",
-        "ranks": [asdict(r) for r in ranks],
-        "rejected": [asdict(r) for r in run.rejected],
-        "quality": [asdict(q) for q in run.quality],
+        "ranks": [vars(r) for r in ranks],
+        "rejected": [vars(r) for r in run.rejected],
+        "quality": [vars(q) for q in run.quality],
     }
     if kept:
         manifest["sha256"] = signature(manifest)

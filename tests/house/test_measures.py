@@ -18,8 +18,8 @@ WORST = {
     "answers": 1,
     "answer functions": 0,
     "functions that answer": 60,
-    "lines": 8447,
-    "lines with case, graph and matching": 16133,
+    "lines": 8448,
+    "lines with case, graph and matching": 16144,
 }
 """The values today, as `make measures` prints them with the goal of each.
 

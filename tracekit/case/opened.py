@@ -23,7 +23,7 @@ from tracekit.matching.match import Operations, match
 from tracekit.mesh.parse import ranks_in
 from tracekit.placement import HostList, HostsFile, contradictions, read_hosts, unplaced
 from tracekit.rank_events.operations import read_rank
-from tracekit.rank_events.rank_ops import NO_KERNELS, RankOps, without_device
+from tracekit.rank_events.rank_ops import NO_KERNELS, RankOps, SharedColumns, without_device
 from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.steps.recorded_windows import last_windows
 from tracekit.steps.step_ends import common_part, with_step_ends
@@ -80,15 +80,13 @@ def enter(progress: Progress, stage: str) -> None:
 
 
 def read_ranks(run: Run, mesh: Sizes, progress: Progress) -> tuple[Run, list[RankOps]]:
-    """Return `run` with its size, and the operations of its ranks; those without their device count for nothing.
-
-    Raises InputError where the events of a rank cannot be read.
-    """
+    """Return `run` with its size, and the operations of ranks with their device; InputError on unreadable events."""
     if mesh and run.world_size is None:  # traces that do not say how large the job is: the user does
         run = replace(run, world_size=ranks_in(mesh))
     ranks: list[RankOps] = []
+    shared: SharedColumns = {}
     for done, record in enumerate(run.ranks, 1):
-        ranks.append(repaired(read_rank(run, record.rank), final=False))
+        ranks.append(repaired(read_rank(run, record.rank), final=False).sharing(shared))
         if progress:
             progress(done, len(run.ranks))
     bare = without_device(ranks)

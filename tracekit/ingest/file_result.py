@@ -1,6 +1,7 @@
 """The result of reading one file: plain data, since it travels from worker processes to the merge."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from tracekit.findings import Quality
@@ -23,6 +24,28 @@ class FileGroup:
     ranks: tuple[int, ...]
     names: tuple[str, ...]
     descs: tuple[str, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how it travels: each of 16 384 files has the group of all ranks, 50 KB where they are listed."""
+        return _group_of, (_evenly_spaced(self.ranks), self.names, self.descs)
+
+
+@lru_cache(256)
+def _evenly_spaced(ranks: tuple[int, ...]) -> range | tuple[int, ...]:
+    """Return members that lie at equal distances as a range, others as they are."""
+    even = range(ranks[0], ranks[-1] + 1, ranks[1] - ranks[0]) if len(set(ranks[:2])) > 1 else range(0)
+    return even if len(even) == len(ranks) and tuple(even) == ranks else ranks
+
+
+@lru_cache(256)
+def _listed(even: range) -> tuple[int, ...]:
+    """Return the members in a range, the same object for equal ranges."""
+    return tuple(even)
+
+
+def _group_of(ranks: range | tuple[int, ...], names: tuple[str, ...], descs: tuple[str, ...]) -> FileGroup:
+    """Return the group that `FileGroup.__reduce__` took apart."""
+    return FileGroup(_listed(ranks) if isinstance(ranks, range) else ranks, names, descs)
 
 
 @dataclass(frozen=True)

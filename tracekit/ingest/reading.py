@@ -105,10 +105,10 @@ def _placed(result: FileResult, folder: Path, one: dict[Hashable, Any]) -> FileR
     """
 
     def kept(group: FileGroup) -> FileGroup:
-        if group not in one:
-            group = replace(group, ranks=one.setdefault(group.ranks, group.ranks))
-            one[group] = group
-        return cast("FileGroup", one[group])
+        found = one.get(group)
+        if found is None:
+            found = one[group] = replace(group, ranks=one.setdefault(group.ranks, group.ranks))
+        return cast("FileGroup", found)
 
     tables = [
         replace(t, path=str(folder / Path(t.path).name), groups=tuple([kept(g) for g in t.groups]))

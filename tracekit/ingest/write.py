@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from tracekit.arrays import from_numpy, from_strings, to_numpy
 from tracekit.schema import DICT, EVENTS
-from tracekit.thresholds.ingest import CHUNK_ROWS, GROUP_ROWS, RUN_ROWS
+from tracekit.thresholds.ingest import CHUNK_ROWS, GROUP_ROWS, RUN_ROWS, WRITTEN
 
 Finish = Callable[[pa.Table], pa.Table]
 
@@ -149,14 +149,17 @@ def write_table(path: Path, tables: Iterator[pa.Table]) -> int:
     numbers = {f.name: "DELTA_BINARY_PACKED" for f in EVENTS if f.type != DICT}
     rows = 0
     held: list[pa.Table] = []
-    with pq.ParquetWriter(
-        path,
-        EVENTS,
-        compression="lz4",  # packed numbers are hardly smaller with zstd, which takes half as long again
-        use_dictionary=words,
-        column_encoding=numbers,
-        write_statistics=["ts"],  # by which `Run.between` skips rows
-    ) as writer:
+    with (
+        pa.output_stream(str(path), compression=None, buffer_size=WRITTEN) as sink,
+        pq.ParquetWriter(
+            sink,
+            EVENTS,
+            compression="lz4",  # packed numbers are hardly smaller with zstd, which takes half as long again
+            use_dictionary=words,
+            column_encoding=numbers,
+            write_statistics=["ts"],  # by which `Run.between` skips rows
+        ) as writer,
+    ):
 
         def flush() -> None:
             table = pa.concat_tables(held).unify_dictionaries().combine_chunks()

@@ -140,11 +140,7 @@ def _own_times(ranks: Sequence[Progress]) -> _OwnTimes:
     for p, end in zip(ranks, until, strict=True):
         mine = slice(end - len(p.at_start), end)
         views[p.rank] = replace(
-            p,
-            at_start=at_start[mine],
-            at_end=at_end[mine],
-            at_ready=at_ready[mine],
-            exposed_ns=exposed[mine],
+            p, at_start=at_start[mine], at_end=at_end[mine], at_ready=at_ready[mine], exposed_ns=exposed[mine]
         )
     return _OwnTimes(views, at_start, at_end, at_ready, exposed)
 
@@ -159,8 +155,11 @@ def _joined(
     first = dict(zip((r.rank for r in ordered), begins, strict=False))
     rank = np.repeat(np.array([r.rank for r in ordered], np.int32), counts)
     start, end = _cat(r.start for r in ordered), _cat(r.end for r in ordered)
-    mine = zip(ordered, begins[:-1], begins[1:], strict=True)
-    per_rank = {r.rank: replace(r, start=start[a:b], end=end[a:b]) for r, a, b in mine}  # views
+    per_rank = {}
+    for r, a, b in zip(ordered, begins[:-1], begins[1:], strict=True):
+        per_rank[r.rank] = replace(r, start=start[a:b], end=end[a:b])  # views
+        if own.progress[r.rank].resumed is r.end:
+            own.progress[r.rank] = replace(own.progress[r.rank], resumed=end[a:b])
     step, seq = _cat(r.step for r in ordered).astype(np.int32), _cat(r.seq for r in ordered)
     channel, channels = channels_of(ordered, groups, pipelined=pipelined)
     messages = whole_tokens(ordered, np.array([*(len(c.members) for c in channels), 0])[channel])

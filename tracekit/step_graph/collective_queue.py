@@ -223,8 +223,7 @@ def _leaves_alone(run: Measured, *, free: bool) -> Mask:
 
 def _in_order(ready: F64, this: I64, behind: I64) -> None:
     """Raise `ready` of each `this` to that of the operation `behind` it on its stream; pairs in order of start."""
-    for i, j in zip(this.tolist(), behind.tolist(), strict=True):
-        ready[i] = max(ready[i], ready[j])
+    ready[this] = _running(np.maximum, ready, this, behind)
 
 
 def _per_rank(run: Measured, of: Callable[[RankOps], I64 | None]) -> I64:
@@ -236,10 +235,24 @@ def _per_rank(run: Measured, of: Callable[[RankOps], I64 | None]) -> I64:
 
 def _since_the_first(at_start: I64, this: I64, behind: I64) -> F64:
     """Return for each queued operation `this` the own time at which the first of its queue began, ns."""
-    earliest = at_start.astype(np.float64)
-    for i, j in zip(this.tolist(), behind.tolist(), strict=True):
-        earliest[i] = min(earliest[i], earliest[j])
-    return np.asarray(earliest[this], np.float64)
+    return _running(np.minimum, at_start.astype(np.float64), this, behind)
+
+
+def _running(of: np.ufunc, values: F64, this: I64, behind: I64) -> F64:
+    """Return `of` all `values` of its queue up to each of `this`; pairs in order of start, as those of `_pairs`."""
+    found = np.asarray(of(values[this], values[behind]), np.float64)
+    ahead = np.arange(len(this)) - _heads(this, behind)  # pairs of its queue before this one
+    step = 1
+    while step <= ahead.max(initial=0):
+        found[step:] = np.where(ahead[step:] >= step, of(found[step:], found[:-step]), found[step:])
+        step *= 2
+    return found
+
+
+def _heads(this: I64, behind: I64) -> I64:
+    """Return the place of the first pair of its queue for each pair."""
+    first = np.append(True, behind[1:] != this[:-1])[: len(this)]
+    return np.maximum.accumulate(np.where(first, np.arange(len(this)), 0))
 
 
 def _own(run: Measured, rows: I64) -> tuple[F64, F64]:

@@ -5,6 +5,9 @@ from typing import Final
 READ: Final = 1 << 18
 """Compressed bytes read at a time."""
 
+WRITTEN: Final = 1 << 18
+"""Bytes of a table written at a time: its columns of a small file are some hundred bytes each."""
+
 SIP: Final = 1 << 12
 """Compressed bytes handed to gunzip at a time: the most that an error in them can cost."""
 

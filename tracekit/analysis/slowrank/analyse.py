@@ -113,6 +113,7 @@ def _answered(
     except InputError as error:
         raise _of_one_rank(run, error) from error.__cause__
     enter(progress, f"pricing what each of {len(ranks)} ranks costs")
+    del ranks  # the case holds their columns once
     found, answer = concluded(case if steps else without_odd_steps(case))
     return found, choice, located(found, refined(found, answer))
 

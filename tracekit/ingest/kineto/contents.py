@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tracekit.arrays import from_numpy, null_as, to_numpy
 from tracekit.thresholds.ingest import MAX_MARKED_STEPS
@@ -87,11 +86,10 @@ class Contents:
 
     def _look_for_devices(self, batch: pa.RecordBatch) -> None:
         """Note the devices of the kernels in `batch`."""
-        named = batch.column("device")
-        if self.devices.issuperset(n for n in named.unique().to_pylist() if n is not None):
-            return
-        kernels = pc.equal(batch.column("cat"), "kernel")
-        self.devices.update(n for n in named.filter(kernels).unique().to_pylist() if n is not None)
+        named, cats = batch.column("device"), batch.column("cat")
+        codes = [i for i, cat in enumerate(cats.dictionary.to_pylist()) if cat == "kernel"]
+        kernels = np.isin(null_as(cats.indices, -1), codes)
+        self.devices.update(np.unique(null_as(named, 0)[kernels & to_numpy(named.is_valid())]).tolist())
 
     def _look_for_marks(self, batch: pa.RecordBatch) -> None:
         """Note the profiler steps that the host's marks in `batch` name."""

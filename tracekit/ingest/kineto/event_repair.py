@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.arrays import FALSE, MINUS_ONE, ZERO, from_numpy, from_strings, to_numpy
+from tracekit.arrays import FALSE, ZERO, from_numpy, from_strings, null_as, to_numpy
 from tracekit.findings import Quality
 from tracekit.ingest.kineto.scanned_columns import from_rows
 from tracekit.thresholds.ingest import LONGEST_NS, MAX_OVERLAP_NS, MAX_TIME_NS
@@ -89,11 +89,11 @@ class Repair:
 
     def _count_overlaps(self, table: pa.Table) -> None:
         """Count the kernels of one stream that overlap by more than 1 µs: they should run one after another."""
-        kernels = pc.fill_null(pc.equal(table.column("cat"), KERNEL), fill_value=FALSE)
-        rows = table.select(["ts", "dur", "device", "stream"]).filter(kernels)
-        if not rows.num_rows:
+        rows = np.flatnonzero(to_numpy(pc.fill_null(pc.equal(table.column("cat"), KERNEL), fill_value=FALSE)))
+        if not len(rows):
             return
-        ts, dur, device, stream = (to_numpy(c.cast(pa.int64()).fill_null(MINUS_ONE)) for c in rows.columns)
+        columns = ("ts", "dur", "device", "stream")
+        ts, dur, device, stream = (null_as(table.column(name), -1)[rows] for name in columns)
         order = np.lexsort((np.arange(len(ts)), stream, device))
         ts, end = ts[order], (ts + dur)[order]
         change = np.flatnonzero(np.diff(device[order]) | np.diff(stream[order])) + 1

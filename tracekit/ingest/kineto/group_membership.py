@@ -9,6 +9,7 @@ ranks already: PyTorch writes `groupRanks[peer]` (torch/csrc/profiler/util.cpp, 
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,11 +113,23 @@ def listed_groups(info: Any) -> list[ListedGroup]:
         ranks = _members(entry.get("ranks")) if isinstance(entry, dict) else None
         world = info.get("world_size")
         if not ranks and isinstance(entry, dict) and entry.get("pg_desc") == "default_pg" and _count(world):
-            ranks = tuple(range(world))  # an empty list there means the world
+            ranks = _all_ranks(world)  # an empty list there means the world
         if ranks:
             name = next((entry[k] for k in ("pg_name", "uid", "pg_id") if entry.get(k) is not None), None)
             groups.append(ListedGroup(_word(name), _word(entry.get("pg_desc")), ranks))
     return groups
+
+
+@lru_cache(1)
+def _all_ranks(world: int) -> tuple[int, ...]:
+    """Return all ranks of a job: each of its files names them."""
+    return tuple(range(world))
+
+
+@lru_cache(256)
+def _ascending(ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the members of a group in order, each once; files of one job list the same ones."""
+    return tuple(sorted(set(ranks)))
 
 
 def _word(value: Any) -> str | None:
@@ -173,7 +186,7 @@ class FileGroups:
 
     def number(self, ranks: tuple[int, ...], name: str | None, desc: str | None) -> int:
         """Return the number of the group with these members, in any order, and note its name and description."""
-        key = tuple(sorted(set(ranks)))
+        key = _ascending(ranks)
         names, descs = self.found.setdefault(key, (set(), set()))
         names.update({name} if name else ())
         descs.update({desc} if desc else ())
