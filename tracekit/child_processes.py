@@ -12,11 +12,6 @@ from typing import IO, Final
 
 _PR_SET_PDEATHSIG: Final = 1
 """From <linux/prctl.h>."""
-_M_TRIM_THRESHOLD: Final = -1
-_M_MMAP_THRESHOLD: Final = -3
-"""From <malloc.h>."""
-_KEPT_BYTES: Final = 1 << 26
-"""The most that stays at the end of the heap; half of it is the most that glibc takes for the other threshold."""
 _LIBC: Final = ctypes.CDLL(None)
 """Opened before any fork, in which no lock of the loader may be taken."""
 _LOOK_SECONDS: Final = 0.5
@@ -31,13 +26,6 @@ def die_with(parent: int, sign: signal.Signals = signal.SIGKILL) -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, sign)
         if os.getppid() != parent:
             os._exit(1)
-
-
-def keep_freed_memory() -> None:
-    """Let this process reuse what it frees (glibc): to hand it back and take it again is a tenth of a small file."""
-    with suppress(AttributeError):  # another C library
-        _LIBC.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES // 2)
-        _LIBC.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 def run_command(

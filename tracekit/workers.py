@@ -21,7 +21,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from tracekit.child_processes import die_with, keep_freed_memory
+from tracekit.child_processes import die_with
 
 IDLE_SECONDS: Final = 0.2
 """Time after which a caller hears that workers are still busy."""
@@ -236,7 +236,6 @@ def _work(pipe: Connection, parent_end: Connection | None, job: _Job) -> None:
     if parent_end is not None:
         parent_end.close()
     die_with(job.parent)
-    keep_freed_memory()
     _harden(job.limits.memory)
     handler = job.make_handler()
     with contextlib.suppress(EOFError, OSError):
