@@ -125,9 +125,7 @@ def _relays(run: Measured, lines: tuple[RankTimeline, ...], steps: list[int]) ->
                 inputs, results = inputs[order], results[order]
                 quick = float((ops.end - ops.start)[np.append(inputs, results)].min())
                 waited = (ops.end - ops.start)[results] > CLEARLY_MORE * quick
-                both = np.isin(
-                    ops.kernel[inputs], ops.kernel[results]
-                ).any()  # of one kernel, in both directions
+                both = np.isin(ops.kernel[inputs], ops.kernel[results]).any()  # one kernel, two directions
                 times = quick * (1 if both else 2), ends[inputs], ends[results] - quick
                 yield _Relay(
                     near[to],
