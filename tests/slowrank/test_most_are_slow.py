@@ -1,5 +1,7 @@
 """The ranks that are quickest together show what is usual, however many others are slow."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from tests.slowrank.jobs import grid, job, prepared
 from tests.slowrank.turns import delayed
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders
+from tracekit.expected.equal_work import peers_of_work
 from tracekit.steps import features
 from tracekit.steps.features import loading_ns, most_loading_ns
 
@@ -121,6 +124,19 @@ def test_slow_ranks_of_two_stages_stay_open_without_sizes(tmp_path):
     """Half of one stage and three ranks of the other are late together: none of them costs anything alone."""
     found = analyse(job(tmp_path, grid(pp=2, dp=8), slow=dict.fromkeys(range(7), 1.2), grids=False))
     assert (found.verdict, {c.rank for c in found.candidates}) == ("inconclusive", {0, 2, 4, 6})
+
+
+@pytest.mark.parametrize(("late", "apart"), [(1.5, False), (-0.5, True)])
+def test_late_ranks_that_compute_faster_are_not_quick(tmp_path, late, apart):
+    """Two ranks compute 1 ms less beside less communication; own times vary too much for two levels."""
+    case = prepared(job(tmp_path, MESHES[0]), MESHES[0])
+    turns = np.random.default_rng(7).normal(0, 1e6, case.steps.own.shape)
+    quick = np.arange(8)[:, None] < 2
+    own = 40e6 + turns - turns.mean(axis=1, keepdims=True) + np.where(quick, late * 1e6, 0.0)
+    case = replace(case, steps=replace(case.steps, own=own))
+    vars(case)["computed"] = 30e6 + 1e3 * turns / 1e6 - np.where(quick, 1e6, 0.0)
+    found = peers_of_work(case, lambda _: "", of_table=False)
+    assert [of.rows.tolist() for of in found.quick] == ([[0, 1]] if apart else [])
 
 
 @pytest.mark.parametrize("grids", [True, False])

@@ -73,13 +73,18 @@ def peers_of_work(run: Measured, one_part: Callable[[list[int]], str], *, of_tab
 
 
 def _two_levels(run: Measured, stage: I64, *, of_table: bool) -> tuple[I64, I64]:
-    """The rows of `stage` on the lower and the upper level of own time, else of compute; one level has no upper one."""
+    """The rows of `stage` on the lower and the upper level of own time, else of compute; one level has no upper one.
+
+    Late ranks compute beside less communication, and so faster: with longer own times they are no quick ranks.
+    """
     for spent in (run.steps.own,) if of_table or not run.on_gpus else (run.steps.own, run.computed):
         known = stage[np.isfinite(spent[stage]).any(axis=1)]
         low = _lasting_level(spent[known])
         if not low.all():
             break
-    return known[low], known[~low]
+    quick, others = known[low], known[~low]
+    late = len(others) and np.nanmedian(run.steps.own[quick]) > np.nanmedian(run.steps.own[others])
+    return (known, NO_ROWS) if late else (quick, others)
 
 
 def _lasting_level(spent: F64) -> Mask:
