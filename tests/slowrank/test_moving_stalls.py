@@ -199,3 +199,13 @@ def test_one_delay_far_longer_than_all_is_no_turn(tmp_path, longest, turns):
     struck = {(3, 0): longest, (0, 1): 1.13, (2, 1): 1.07, (5, 2): 1.15, (6, 2): 1.06, (7, 1): 1.06}
     run = job(tmp_path, MESH, steps=3, slower=lambda rank, step: struck.get((rank, step), 1.0))
     assert (evidence_of(prepared(run, MESH)).moving is not None) is turns
+
+
+@pytest.mark.parametrize(("twice", "verdict"), [(1.05, "imbalance"), (1.25, "inconclusive")])
+def test_rank_that_costs_more_than_all_others_is_open(tmp_path, twice, verdict):
+    """Rank 3 works longer in two steps, six others in one step each."""
+    others = {(0, 1): 1.08, (1, 2): 1.09, (2, 4): 1.08, (5, 2): 1.07, (6, 4): 1.06, (7, 1): 1.07}
+    struck = others | {(3, 0): twice, (3, 3): twice * 1.02}
+    found = analyse(job(tmp_path, MESH, steps=5, slower=lambda rank, step: struck.get((rank, step), 1.0)))
+    assert found.verdict == verdict
+    assert verdict == "imbalance" or found.candidates[0].rank == 3

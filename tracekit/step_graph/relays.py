@@ -127,17 +127,8 @@ def _relays(run: Measured, lines: tuple[RankTimeline, ...], steps: list[int]) ->
                 waited = (ops.end - ops.start)[results] > CLEARLY_MORE * quick
                 both = np.isin(ops.kernel[inputs], ops.kernel[results]).any()  # one kernel, two directions
                 times = quick * (1 if both else 2), ends[inputs], ends[results] - quick
-                yield _Relay(
-                    near[to],
-                    inputs,
-                    results,
-                    quick,
-                    *times,
-                    waited,
-                    ops.channel[results],
-                    len(pairs),
-                    last - first + 1,
-                )
+                way, stages = ops.channel[results], last - first + 1
+                yield _Relay(near[to], inputs, results, quick, *times, waited, way, len(pairs), stages)
 
 
 def _gaps(seen: list[bool]) -> Iterator[tuple[int, int]]:

@@ -6,11 +6,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from tracekit.analysis.slowrank.answers.imbalance_answers import blame_data
-from tracekit.analysis.slowrank.answers.open_answers import (
-    blame_peer_copies,
-    leave_rank_open,
-    may_be_design,
-)
+from tracekit.analysis.slowrank.answers.open_answers import blame_peer_copies, leave_rank_open, may_be_design
 from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     bounds_of,

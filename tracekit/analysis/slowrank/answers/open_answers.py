@@ -6,11 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.gaps.evidence_gaps import (
-    Undecided,
-    tokens_may_explain,
-    undecided,
-)
+from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided, tokens_may_explain, undecided
 from tracekit.analysis.slowrank.gaps.lone_transfers import LoneTransfers, all_could_hide_ns
 from tracekit.analysis.slowrank.gaps.recurrence import OneStep, in_one_step, step_in_words
 from tracekit.analysis.slowrank.hypotheses.loading_role import unrecorded_role

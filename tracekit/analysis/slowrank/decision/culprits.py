@@ -33,18 +33,12 @@ from tracekit.analysis.slowrank.hypotheses.data_imbalance import data_explains
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.hypotheses.moving_stalls import beside_stalls
 from tracekit.analysis.slowrank.price import beyond_error, everybody_ns, share_in_words
-from tracekit.analysis.slowrank.suspects import (
-    Answer,
-    blame,
-    cures_of,
-    explain_rank,
-    in_gaps,
-    link_ends,
-)
+from tracekit.analysis.slowrank.suspects import Answer, blame, cures_of, explain_rank, in_gaps, link_ends
 from tracekit.case.wording import add_traces, first_in_words, of_step, slow_transfers
 from tracekit.causes import NETWORK, STAGE_IMBALANCE
 from tracekit.findings import Cause, Cure
 from tracekit.step_graph.delays import by_delays
+from tracekit.thresholds.slowrank import MAJORITY
 from tracekit.units import ms
 
 
@@ -212,6 +206,9 @@ def _slow_ranks(e: Evidence, found: Hypothesis) -> Answer:
     for stalls, hosts in ((e.stalls, True), (e.moving, False)):
         rest = found if stalls is None else beside_stalls(case, stalls, found)
         if stalls is not None and (rest is None or price(case, rest) < e.least):
+            if stalls.of_work and price(case, found) > MAJORITY * stalls.gain:
+                why = "several ranks work longer in turn, and may do so most on one by chance"
+                return leave_rank_open(case, bounds_of(case, np.array(found.rows), why))
             return blame_in_turn(case, stalls, hosts=hosts)
         found = rest or found
     answer = launched_late(case, blame_ranks(case, found))

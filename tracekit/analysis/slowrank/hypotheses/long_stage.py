@@ -23,14 +23,7 @@ from tracekit.expected.same_kernels import at_places, pace_at
 from tracekit.step_graph.statistics import NO_ROWS, confidence
 from tracekit.steps.host_need import launch_pace
 from tracekit.steps.medians import median_by_column
-from tracekit.thresholds.slowrank import (
-    CHANCE,
-    LITTLE_SHARE,
-    MAJORITY,
-    NODE_RANKS,
-    USUAL_VARIATION,
-    Z_LIMIT,
-)
+from tracekit.thresholds.slowrank import CHANCE, LITTLE_SHARE, MAJORITY, NODE_RANKS, USUAL_VARIATION, Z_LIMIT
 from tracekit.units import F64, I64
 
 
