@@ -208,7 +208,7 @@ def test_the_rank_that_a_trace_states_counts(tmp_path):
     "ranks", [(), (3,), (0, 1, 4), (5, 3), (2, 2, 2), (1, 9, 17, 25), tuple(range(16384))]
 )
 def test_a_group_travels_in_few_bytes(ranks):
-    """Each file of a job of 16 384 ranks names them all, and listed they were a sixth of what it took to read."""
+    """Each file of a job of 16 384 ranks names all of them, which took a sixth of the time to read it."""
     text = pickle.dumps(FileGroup(ranks, ("5",), ("dp",)))
     one, other = pickle.loads(text), pickle.loads(text)
     assert one == other == FileGroup(ranks, ("5",), ("dp",))

@@ -45,14 +45,14 @@ class _Relay:
 
     @cached_property
     def newest(self) -> I64:
-        """By result the newest input that was there before it, where its receiver waited for it; else its own input."""
+        """By result, the newest input before one that its receiver waited for, else its own input."""
         order = np.argsort(self.given, kind="stable")
         newest = order[np.searchsorted(self.given[order], self.due, side="right") - 1]
         return np.where(self.waited, newest, np.arange(len(order)))
 
     @cached_property
     def longest(self) -> F64:
-        """By result the longest work on another one of its way that a receiver waited for, ns; infinite without any."""
+        """By result, the longest work on another of its way that a receiver waited for, ns; infinite without any."""
         works = self.due - np.maximum(np.append(self.near.start, self.due[:-1]), self.given)
         found = np.full(len(works), np.inf)
         for way in np.unique(self.way).tolist():

@@ -43,7 +43,7 @@ def only_attention(case: Case, rows: Sequence[int]) -> bool:
 
 
 def _lasts(case: Case, mine: Features, peers: Sequence[Features], row: int) -> bool:
-    """Whether attention is longer as no documents make it: in each of several steps one with the same ones takes less.
+    """Whether documents do not explain longer attention: a rank with the same ones takes less in each of several steps.
 
     Or it is as much longer in every step, the peers agree, and other stages of the replica, which get the same
     documents, are no longer. Pieces of one sequence differ by design.
