@@ -65,8 +65,8 @@ class _Relay:
         """Return by result, times 2, how long the relay moves messages, then works after the input in `needs`, ns.
 
         After a result it sends that one and receives the next input. Stages work at most `each` on a micro-batch.
-        A result that was there before its receiver takes at most as long as another one of its way that was not, or its
-        part of `late` where there is none.
+        A receiver may come after its result. Such a result takes at most as long as the longest one of its way that a
+        receiver waited for, or as its part of `late` if no receiver waited.
         """
         passed = self.given[self.newest] + self.stages * each + 2 * (self.stages - 1) * self.quick
         ready, works = self.near.start, list[float]()

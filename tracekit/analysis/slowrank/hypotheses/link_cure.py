@@ -141,7 +141,7 @@ def _cured(case: Case, model: StepModel, late: F64) -> StepModel:
 def _held(case: Case, rows: I64, spent: F64, late: F64) -> F64:
     """What the operations in `rows`, which last `spent`, are held by a message of their kernel that is `late`; ns.
 
-    An operation stays at least as long as the usual one of its token in punctual kernels; 0 where there is none.
+    Operations keep the usual time of their token in punctual kernels. The result is 0 if there are no such kernels.
     """
     by, found = case.most_in_kernel(late)[rows], np.zeros(len(rows))
     for token in _tokens(case.ops.token[rows[by > 0]]):
