@@ -140,7 +140,7 @@ RULES: Final = (
     Rule("tracekit.expected.excess:throttled", nothing=frozenset()),
     Rule("hypotheses.link_cure:carried_ns", nothing=(0.0, 0.0)),
     *(Rule(place, argument=at) for place, at in (
-        ("answers.culprit_answers:launched_late", 1), ("decision.limits:one_step_costs_more", 1),
+        ("answers.culprit_answers:launched_late", 1), ("decision.gaps:dearer_in_doubt", 1),
         ("hypotheses.long_stage:_loading", 2), ("hypotheses.link_cure:_with_mates", 1),
         ("hypotheses.link_cure:_cured", 1), ("tracekit.case.cures:in_line", 1),
         ("tracekit.expected.contention:relieved", 1), ("tracekit.expected.like_with_like:_of_one_part", 1),

@@ -49,6 +49,6 @@ def test_short_calls_prove_no_slow_link(tmp_path):
 def test_an_imbalance_does_not_hide_a_slow_network(tmp_path, monkeypatch, costs, left):
     case = prepared(made(tmp_path, BOARD, 2), MESH)
     monkeypatch.setattr(decide, "RULES", (lambda e: imbalance("work is uneven", costs * case.step_ns),))
-    answer = decide.decide(case)
+    answer = decide.concluded(case)[1]
     assert (answer.verdict == "inconclusive") == left
     assert ("in addition, work is uneven" in answer.reason) == left

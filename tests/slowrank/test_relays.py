@@ -10,13 +10,19 @@ from tests.slowrank.jobs import grid, prepared
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.gaps.evidence_gaps import least_ns
 from tracekit.analysis.slowrank.unrecorded.unrecorded import waited_for_unseen, with_typical_unseen
-from tracekit.step_graph.relays import with_relays
+from tracekit.step_graph.unseen_ranks import with_unseen
 
 TENSOR, STAGES, MICRO, STEPS = 4, 3, 4, 3
 FORWARD_US, BACKWARD_US, MESSAGE_US, REDUCE_US = 1000.0, 2000.0, 40.0, 50.0
 MESH = grid(tp=TENSOR, pp=STAGES)
 GROUPS = {n: tuple(range(TENSOR * n, TENSOR * (n + 1))) for n in range(STAGES)}
 MIDDLE, LAST = GROUPS[1], GROUPS[2]
+SUBSETS = {
+    "middle": MIDDLE,
+    "last": LAST,
+    "first of one, last": (0, *LAST),
+    "middle of one, last": (4, *LAST),
+}
 
 
 def pipeline(folder, slow, lost=()):
@@ -64,7 +70,7 @@ def message(line, op, us, source, to):
     line.at += us
 
 
-@pytest.mark.parametrize("lost", [MIDDLE, LAST], ids=["middle", "last"])
+@pytest.mark.parametrize("lost", SUBSETS.values(), ids=SUBSETS.keys())
 def test_a_rank_before_unrecorded_stages_has_its_price(tmp_path, lost):
     """The messages show what the unrecorded stage does with earlier inputs: the price is that of the whole job."""
     slow = {1: 1.5}
@@ -75,10 +81,10 @@ def test_a_rank_before_unrecorded_stages_has_its_price(tmp_path, lost):
     assert low <= whole.suspects[0].lost_ms_per_step <= high
 
 
-@pytest.mark.parametrize("lost", [MIDDLE, LAST], ids=["middle", "last"])
+@pytest.mark.parametrize("lost", SUBSETS.values(), ids=SUBSETS.keys())
 def test_relays_give_the_recorded_steps(tmp_path, lost):
     case = prepared(pipeline(tmp_path / "run", {1: 1.5}, lost), MESH)
-    model = with_relays(case, case.timeline)
+    model = with_unseen(case, case.timeline, case.found, {}).model
     assert model.missed_ns(case) < 0.001 * case.step_ns
     assert model.recorded_ns == pytest.approx(case.step_ns, rel=0.001)
 
@@ -108,4 +114,4 @@ def test_relays_as_slow_as_recorded_give_the_least_price(tmp_path):
 def test_no_results_without_inputs(tmp_path):
     """The first stages of a pipeline get no inputs that show when they could begin."""
     case = prepared(pipeline(tmp_path / "run", {9: 1.5}, GROUPS[0]), MESH)
-    assert with_relays(case, case.timeline) is None
+    assert with_unseen(case, case.timeline, case.found, {}) is None

@@ -8,7 +8,8 @@ from tests.slowrank.jobs import grid, job, prepared
 from tests.slowrank.known import known
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.answers import imbalance_answers
-from tracekit.analysis.slowrank.decision import culprits
+from tracekit.analysis.slowrank.decision import culprits, gaps
+from tracekit.analysis.slowrank.decision.decide import concluded
 from tracekit.analysis.slowrank.evidence import Kind
 from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided
 from tracekit.analysis.slowrank.hypotheses.long_stage import long_stage
@@ -35,7 +36,22 @@ def test_a_rank_that_may_cost_more_leaves_it_open(case, monkeypatch, share, foun
         undecided=rival,
         dearest=Kind.STAGE,
     )
-    assert culprits.long_stage_is_dearest(evidence).verdict == found
+    monkeypatch.setitem(vars(case), "evidence", evidence)
+    assert gaps.dearer_in_doubt(case, culprits.long_stage_is_dearest(evidence)).verdict == found
+
+
+def test_a_larger_excess_in_doubt_is_no_cheaper_rank(tmp_path, monkeypatch):
+    """Ranks 5 and 3 are slow. Rank 3 is not named alone while rank 5 may cost more; the smaller excess is no doubt."""
+    mesh = grid(tp=2, dp=4)
+    case = prepared(job(tmp_path, mesh, slow={5: 1.4, 3: 1.2}), mesh)
+    answer = concluded(case)[1]
+    assert [s.rank for s in answer.suspects] == [5, 3]
+    for named, other in (answer.suspects, answer.suspects[::-1]):
+        open_ = Undecided((case.steps.row(other.rank),), (Price.up_to(2 * answer.gain),))
+        monkeypatch.setitem(vars(case), "evidence", known(case, undecided=open_))
+        left = gaps.dearer_in_doubt(case, replace(answer, suspects=(named,)))
+        assert left.verdict == ("inconclusive" if other.rank == 5 else "slow_rank")
+        assert [c.rank for c in left.candidates] == ([5, 3] if other.rank == 5 else [])
 
 
 def test_doubts_of_a_stage_are_found_once(case, monkeypatch):

@@ -20,7 +20,7 @@ from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, waited_for_
 from tracekit.expected import sound_transfers
 from tracekit.ingest import load
 from tracekit.report.slowrank_text import slowrank_lines
-from tracekit.step_graph.unseen_ranks import least_transfers
+from tracekit.step_graph.relays import least_transfers
 
 MESH = grid(tp=2, dp=4)
 

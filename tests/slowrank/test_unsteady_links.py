@@ -6,8 +6,8 @@ from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.test_link_cure import pipeline
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.answers.unsteady_links import unsteady_link
-from tracekit.analysis.slowrank.decision.gaps import unexplained_by_an_imbalance
-from tracekit.analysis.slowrank.evidence import Evidence
+from tracekit.analysis.slowrank.decision.gaps import dearer_in_doubt
+from tracekit.analysis.slowrank.suspects import imbalance
 from tracekit.case.opened import opened
 
 STEPS, CALLS = 6, 8
@@ -103,7 +103,7 @@ def test_messages_late_at_times_name_their_ends(tmp_path):
 
 def test_an_imbalance_gives_way_only_to_dearer_calls(tmp_path):
     case, _ = opened(job(tmp_path, ONE, [AT_TIMES]), None, None, None, None)
-    evidence, found = Evidence(case), unsteady_link(case)
-    gap = unexplained_by_an_imbalance(evidence, 0.5 * found.gain)
-    assert gap.could_hide == found.gain
-    assert unexplained_by_an_imbalance(evidence, 1.5 * found.gain) is None
+    found = unsteady_link(case)
+    cheaper, dearer = (imbalance("work is uneven", share * found.gain) for share in (0.5, 1.5))
+    assert dearer_in_doubt(case, cheaper).verdict == "inconclusive"
+    assert dearer_in_doubt(case, dearer) is dearer

@@ -3,34 +3,40 @@
 Messages show when a stage without a trace got each input, and when its result arrived. It works on one micro-batch
 after the other, so that no result took longer than from its input, or from its previous result, until it was there. If
 an input comes earlier, so does its result. Activations go down the pipeline and gradients up it; where the last stages
-are unrecorded, a gradient answers an activation.
+are unrecorded, a gradient answers an activation. The recording shows as well what operations with unrecorded ranks take
+without a wait for them.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from tracekit.matching.channels import Channel
 from tracekit.matching.clock import aligned
-from tracekit.step_graph.rank_timeline import MARK, NEED, POST, RankTimeline
-from tracekit.step_graph.replay import StepModel, StepRun
+from tracekit.step_graph.rank_timeline import RankTimeline
 from tracekit.step_graph.statistics import NO_ROWS, Excess
 from tracekit.thresholds.slowrank import CLEARLY_MORE
+from tracekit.timing.buffered_sends import bytes_of
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64, Mask
 
 
 @dataclass(frozen=True)
-class _Relay:
+class Relay:
     """An unrecorded rank: operations that brought its inputs and their results, in order of results; times in ns.
 
-    near: the timeline of a recorded rank that gets results. quick: the shortest transfer. moves: what messages take
-    between two results. given, due: when inputs and results were there at the latest, aligned. waited: whether the
-    receiver waited for a result. way: the channel of each result. ways: how many results a micro-batch has. stages:
-    how many unrecorded stages lie between an input and its result.
+    rank: its number. beside: for each rank whose messages these are, that of its own pipeline. near: the timeline of a
+    recorded rank that gets results. quick: the shortest transfer. moves: what messages take between two results. given,
+    due: when inputs and results were there at the latest, aligned. waited: whether the receiver waited for a result.
+    way: the channel of each result. ways: how many results a micro-batch has. stages: how many unrecorded stages lie
+    between an input and its result.
     """
 
+    rank: int
+    beside: Mapping[int, int]
     near: RankTimeline
     inputs: I64
     results: I64
@@ -61,46 +67,26 @@ class _Relay:
                 found[mine] = works[mine & self.waited].max()
         return found
 
-    def works(self, needs: I64, late: float, each: float) -> F64:
-        """Return by result, times 2, how long the relay moves messages, then works after the input in `needs`, ns.
+    def works(self, late: float, most: float, steps: int) -> tuple[I64, F64]:
+        """Return by result the input that it follows, and, times 2, how long the relay moves messages, then works, ns.
 
-        After a result it sends that one and receives the next input. Stages work at most `each` on a micro-batch.
+        After a result it sends that one and receives the next input. Stages work at most `most`, ns in each of `steps`.
         A receiver may come after its result. Such a result takes at most as long as the longest one of its way that a
-        receiver waited for, or as its part of `late` if no receiver waited.
+        receiver waited for, or as its part of `late`, ns a step, if no receiver waited.
         """
+        needs = self.newest if late < np.inf else np.arange(len(self.inputs))
+        share = steps * self.ways / len(self.results)  # of a micro-batch in a step
+        late, each = late * share, most * share
         passed = self.given[self.newest] + self.stages * each + 2 * (self.stages - 1) * self.quick
         ready, works = self.near.start, list[float]()
         moments = (of.tolist() for of in (self.given[needs], self.due, passed, self.waited, self.longest))
-        for given, due, most, waited, longest in zip(*moments, strict=True):
+        for given, due, soon, waited, longest in zip(*moments, strict=True):
             moved = min(self.moves, max(due - ready, 0.0)) if works else 0.0
             begin = max(ready + moved, given)
             least = np.inf if waited else begin + (longest if np.isfinite(longest) else late / self.ways)
-            ready = max(min(due, least, max(most, ready + each / self.ways)), begin)
+            ready = max(min(due, least, max(soon, ready + each / self.ways)), begin)
             works += [moved, ready - begin]
-        return np.array(works)
-
-
-def with_relays(
-    run: Measured, model: StepModel, late: float = np.inf, most: float = np.inf
-) -> StepModel | None:
-    """Return `model` of `run` with relays of unrecorded stages; None without any, or where results precede inputs.
-
-    Relays work as long as the recording admits, but no longer than stages that work `most`, ns a step. Those that all
-    receivers came after work no longer than stages that work `late`.
-    """
-    draft, runs = _Draft(model), list[StepRun]()
-    for columns, lines in model.runs:
-        relays = list(_relays(run, lines, [run.steps.numbers[c] for c in columns]))
-        cut = any((line.kinds == MARK).any() for line in lines)
-        if not relays or cut or any((relay.given > relay.due).any() for relay in relays):
-            return None
-        added = []
-        for row, relay in enumerate(relays, len(run.steps.ranks)):
-            needs = relay.newest if late < np.inf else np.arange(len(relay.inputs))
-            share = len(columns) * relay.ways / len(relay.results)  # of a micro-batch in a step
-            added.append(draft.line(run, relay, needs, relay.works(needs, late * share, most * share), row))
-        runs.append((columns, (*lines, *added)))
-    return draft.model(tuple(runs))
+        return needs, np.array(works)
 
 
 def usual_work_ns(run: Measured, found: Excess) -> float:
@@ -111,15 +97,26 @@ def usual_work_ns(run: Measured, found: Excess) -> float:
     return float(np.nanmedian(usual)) if np.isfinite(usual).any() else np.inf
 
 
-def _relays(run: Measured, lines: tuple[RankTimeline, ...], steps: list[int]) -> Iterator[_Relay]:
-    """Yield the relays of `steps`: unrecorded ranks between ranks of `lines` on a pipeline, or behind the last one."""
-    ops, near = run.ops, {run.steps.ranks[line.row]: line for line in lines}
+def relays_of(
+    run: Measured, lines: tuple[RankTimeline, ...], copied: Mapping[int, int], steps: list[int]
+) -> Iterator[Relay]:
+    """Yield the relays of `steps`: ranks between those of `lines` on a pipeline, or behind them, without a copy.
+
+    Between copies (rank → the row that it works like), they work as between the ranks that these are copies of.
+    """
+    ops, ranks_of = run.ops, run.steps.ranks
+    near = {ranks_of[line.row]: line for line in lines}
+    like = {rank: rank for rank in near} | {rank: ranks_of[row] for rank, row in copied.items()}
     ends = aligned(ops, run.clocks, ops.end).astype(np.float64)
     messages = _messages(run, steps)
     for line in sorted({run.mesh.pipeline(r) for r in run.missing if r in run.mesh.coordinates}):
         ranks = sorted(line, key=run.mesh.stage)
-        for first, last in _gaps([rank in near for rank in ranks]):
-            for to, pairs in _pairs(messages, ranks, first, last):
+        for first, last in _gaps([rank in like for rank in ranks]):
+            source = sorted(run.mesh.pipeline(like[ranks[first - 1]]), key=run.mesh.stage)
+            beside = {like.get(rank, rank): rank for rank in ranks}
+            if not beside.keys() >= {source[first - 1], *source[last + 1 : last + 2]}:
+                continue
+            for stage, to, pairs in _pairs(messages, source, first, last):
                 inputs, results = (np.concatenate(side) for side in zip(*pairs, strict=True))
                 order = np.argsort(ends[results], kind="stable")
                 inputs, results = inputs[order], results[order]
@@ -128,7 +125,8 @@ def _relays(run: Measured, lines: tuple[RankTimeline, ...], steps: list[int]) ->
                 both = np.isin(ops.kernel[inputs], ops.kernel[results]).any()  # one kernel, two directions
                 times = quick * (1 if both else 2), ends[inputs], ends[results] - quick
                 way, stages = ops.channel[results], last - first + 1
-                yield _Relay(near[to], inputs, results, quick, *times, waited, way, len(pairs), stages)
+                where = ranks[stage], beside, near[source[to]]
+                yield Relay(*where, inputs, results, quick, *times, waited, way, len(pairs), stages)
 
 
 def _gaps(seen: list[bool]) -> Iterator[tuple[int, int]]:
@@ -154,8 +152,8 @@ def _messages(run: Measured, steps: list[int]) -> dict[tuple[int, ...], I64]:
 
 def _pairs(
     messages: dict[tuple[int, ...], I64], ranks: list[int], first: int, last: int
-) -> list[tuple[int, list[tuple[I64, I64]]]]:
-    """Return for each relay of a gap the rank that gets results, and (operations of inputs, of results) by direction.
+) -> list[tuple[int, int, list[tuple[I64, I64]]]]:
+    """Return by relay of a gap (its stage, that which gets results, (operations of inputs, of results) by direction).
 
     Empty where inputs and results of a direction are not equally many. `ranks` are those of the pipeline.
     """
@@ -171,57 +169,51 @@ def _pairs(
         sides = [(last, last + 1, down, out), (first, first - 1, back, up)]
     if not all(len(given) == len(made) > 0 for *_, given, made in sides):
         return []
-    found: dict[int, tuple[int, list[tuple[I64, I64]]]] = {}
-    for stage, to, given, made in sides:
-        found[stage] = ranks[to], [*found.get(stage, (0, []))[1], (given, made)]
-    return list(found.values())
+    found: dict[int, list[tuple[I64, I64]]] = defaultdict(list)
+    for stage, _, given, made in sides:
+        found[stage].append((given, made))
+    near = {stage: to for stage, to, *_ in sides}
+    return [(stage, near[stage], pairs) for stage, pairs in found.items()]
 
 
-class _Draft:
-    """A step model while relays are added to it."""
+def least_transfers(run: Measured) -> tuple[F64, Mask]:
+    """Return by operation (the transfer of complete ones of its kind in a typical group, ns; whether that is shown).
 
-    def __init__(self, model: StepModel) -> None:
-        self.base, self.instance, self.fixed = model, model.instance.tolist(), model.fixed.tolist()
-        self.transfer = model.transfer.tolist()
+    Without a complete one, the shortest duration, which is a transfer where several replicas recorded the kind: not all
+    of them always wait for an unrecorded rank, unless that is of a stage without any trace. Infinite for operations of
+    unknown groups.
+    """
+    ops, waits, seen = run.ops, run.waits, {run.mesh.stage(rank) for rank in run.ops.ranks}
+    kinds = {row: _kind(run, row) for row in np.flatnonzero((ops.channel >= 0) & run.analysed).tolist()}
+    whole: dict[Hashable, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    shortest: dict[Hashable, float] = defaultdict(lambda: np.inf)
+    replicas: dict[Hashable, set[int]] = defaultdict(set)
+    within = [_replica(run, channel, seen) for channel in ops.channels]
+    for row, kind in kinds.items():
+        shortest[kind] = min(shortest[kind], float(ops.end[row] - ops.start[row]))
+        replicas[kind] |= within[int(ops.channel[row])]
+        if (number := int(ops.instance[row])) >= 0 and waits.complete[number]:
+            whole[kind][int(ops.channel[row])].append(float(waits.transfer[number]))
+    usual = shortest | {
+        kind: float(
+            np.quantile([np.median(ns) for ns in of.values()], 0.5, method="lower")
+        )  # of two the sound one
+        for kind, of in whole.items()
+    }
+    least, shown = np.full(len(ops.start), np.inf), np.zeros(len(ops.start), bool)
+    for row, kind in kinds.items():
+        least[row], shown[row] = usual[kind], kind in whole or len(replicas[kind]) > 1
+    return least, shown
 
-    def line(self, run: Measured, relay: _Relay, needs: I64, works: F64, row: int) -> RankTimeline:
-        """Return the timeline of `relay` in `row`, which needs an input and then posts each result.
 
-        It ends with the last operation that the rank which gets results waits for. A message of the same kernel as a
-        result takes no longer than a result.
-        """
-        kernel, quick = run.ops.kernel, relay.quick
-        beside = np.isin(kernel[relay.inputs], kernel[relay.results])
-        lasted = (run.ops.end - run.ops.start)[relay.inputs]
-        for given, ns in zip(relay.inputs.tolist(), np.where(beside, quick, lasted).tolist(), strict=True):
-            self._join(given, ns)
-        for made in relay.results.tolist():
-            self._join(made, quick)
-        events = np.stack([relay.inputs[needs], relay.results], axis=1).ravel().tolist()
-        ends = relay.near.events[relay.near.kinds == NEED].tolist()
-        events += [row for row in ends if self.instance[row] >= 0 and self.fixed[row] < 0][-1:]
-        begin = len(self.instance)
-        self.instance += [self.instance[event] for event in events]
-        self.fixed += [-1.0] * len(events)
-        many = len(relay.results)
-        kinds = np.array([NEED, POST] * many + [NEED] * (len(events) - 2 * many), np.int8)
-        readings = np.cumsum(np.append(works, np.zeros(len(kinds) - 2 * many)))
-        knots = np.array([0.0, readings[-1]])
-        numbers = np.arange(begin, begin + len(events), dtype=np.int32)
-        return RankTimeline(row, kinds, readings, numbers, knots, knots, (), relay.near.start)
+def _replica(run: Measured, channel: Channel, stages: Collection[int]) -> set[int]:
+    """Return the replica of the members of `channel`; none where they are of several, or not all of the `stages`."""
+    found = {run.mesh.replica(rank) for rank in channel.members}
+    return found if len(found) == 1 and {run.mesh.stage(r) for r in channel.members} <= set(stages) else set()
 
-    def _join(self, row: int, lasts: float) -> None:
-        """Let relays take part in the operation `row`, which `lasts` as long, ns; unchanged where others do."""
-        if self.instance[row] < 0:
-            self.instance[row], self.fixed[row] = len(self.transfer), -1.0
-            self.transfer.append(lasts)
 
-    def model(self, runs: tuple[StepRun, ...]) -> StepModel:
-        """Return the model with the added timelines `runs`."""
-        base = self.base
-        alone = np.full(len(self.transfer) - len(base.before), -1)
-        later = np.append(base.later, np.zeros(len(self.instance) - len(base.later)))
-        return replace(
-            base, runs=runs, instance=np.array(self.instance, np.int64), fixed=np.array(self.fixed, np.float64),
-            transfer=np.array(self.transfer, np.float64), before=np.append(base.before, alone), later=later,
-        )  # fmt: skip
+def _kind(run: Measured, row: int) -> Hashable:
+    """Return the kind of an operation; of a stage, where the size is unknown and stages may move different ones."""
+    channel, token = run.ops.channels[int(run.ops.channel[row])], str(run.ops.token[row])
+    stages = {run.mesh.stage(rank) for rank in channel.members} if bytes_of(token) < 0 else ()
+    return token, channel.p2p, run.shape_of(channel), tuple(sorted(stages))

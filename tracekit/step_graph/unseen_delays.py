@@ -19,7 +19,7 @@ from tracekit.matching.clock import aligned
 from tracekit.step_graph.rank_timeline import MARK, NEED, POST, RankTimeline
 from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.replay_levels import Levels, levels_of
-from tracekit.step_graph.unseen_ranks import Copies
+from tracekit.step_graph.unseen_ranks import StandIns
 from tracekit.thresholds.slowrank import MINOR, PEERS_SAMPLED
 from tracekit.timing.buffered_sends import as_most_sends
 from tracekit.timing.measured import Measured
@@ -28,7 +28,7 @@ from tracekit.units import F64, I64
 _NONE: Final = -1  # no event, or no post
 
 
-def explained_ns(run: Measured, copies: Copies, likely: Collection[int]) -> dict[int, float]:
+def explained_ns(run: Measured, copies: StandIns, likely: Collection[int]) -> dict[int, float]:
     """Return by rank without a trace how long one recorded rank waits that its delay alone explains, ns a step.
 
     The worst comes first; ranks that explain a minor part beside it are left out. Empty where recorded ranks have no
@@ -86,7 +86,7 @@ class _Shared:
     """What recorded ranks show of operations shared with copies, in one run of steps; aligned times, ns."""
 
     run: Measured
-    copies: Copies
+    copies: StandIns
     lines: list[RankTimeline]  # of the copies
 
     @cached_property

@@ -1,75 +1,91 @@
-"""Replays ranks without a trace as typical peers, which gives the waits that need no slow unseen rank.
+"""Replays ranks without a trace, which gives the waits that need no slow unseen rank.
 
-An unseen rank runs the program of a recorded one of its stage, in the corresponding groups. What slows all recorded
-ranks of its host slows it as well. If the step model with such
-ranks gives the recorded waits, nothing shows that an unseen rank is slow; if the recorded ranks wait longer than it
-gives, they wait for an unseen rank.
+An unseen rank is a copy of a typical recorded one of its stage, in the corresponding groups. What slows all recorded
+ranks of its host slows it as well. Where its stage has none, it is a relay. If the step model with such ranks gives the
+recorded waits, nothing shows that an unseen rank is slow; if the recorded ranks wait longer than it gives, they wait
+for an unseen rank.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import ne
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.matching.channels import Channel
-from tracekit.matching.match import Operations
 from tracekit.rank_events.coded_words import numbered
 from tracekit.rank_events.operation_names import MESSAGES
-from tracekit.step_graph.rank_timeline import RankTimeline
-from tracekit.step_graph.replay import StepModel
+from tracekit.step_graph.rank_timeline import MARK, NEED, POST, RankTimeline
+from tracekit.step_graph.relays import Relay, least_transfers, relays_of
+from tracekit.step_graph.replay import StepModel, StepRun
 from tracekit.step_graph.statistics import Excess
-from tracekit.timing.buffered_sends import as_most_sends, bytes_of
+from tracekit.timing.buffered_sends import as_most_sends
 from tracekit.timing.measured import Measured
-from tracekit.units import F64, I64, Mask
+from tracekit.units import F64, I64
 
 Place = tuple[Hashable, str, int, int]
 """(channel, kind, step, ordinal of the operation among one member's operations of that kind in that step)."""
 
 
 @dataclass(frozen=True)
-class Copies:
-    """A step model with copies of typical peers for ranks without a trace.
+class StandIns:
+    """A step model with ranks without a trace: copies of typical peers, and relays.
 
-    ranks: the rank of each operation of a copy; these follow the recorded ones.
+    ranks: the rank of each of their operations, which follow the recorded ones. relayed: whether some are relays.
     """
 
     model: StepModel
     ranks: I64
+    relayed: bool
 
     @property
     def lines(self) -> list[list[RankTimeline]]:
-        """The timelines of copies, by run of steps."""
+        """The timelines of ranks without a trace, by run of steps."""
         first = len(self.model.instance) - len(self.ranks)
         return [[line for line in lines if (line.events >= first).any()] for _, lines in self.model.runs]
 
 
 def with_unseen(
-    run: Measured, model: StepModel, found: Excess, nodes: Mapping[int, str | int]
-) -> Copies | None:
-    """Return `model` of `run` with ranks without a trace that work like typical peers; `found` shows which are typical.
+    run: Measured, model: StepModel, found: Excess, nodes: Mapping[int, str | int],
+    late: float = np.inf, most: float = np.inf,
+) -> StandIns | None:  # fmt: skip
+    """Return `model` of `run` with ranks without a trace; None if no rank is unseen, or results precede inputs.
 
-    `nodes` are the hosts of ranks, as far as known: a rank works like those of its host where all of them are slow.
-    None if no rank is unseen, or if a stage was not recorded at all.
+    A rank is a copy of a typical peer of its stage, as `found` shows; `nodes` are the hosts of ranks, as far as known:
+    it works like those of its host where all of them are slow. Without such a peer it is a relay. These work as long as
+    the recording admits, but no longer than stages that work `most`, ns a step, and where all receivers came after
+    their results, no longer than stages that work `late`.
     """
     missing = [r for r in run.missing if r in run.mesh.coordinates]
     if not missing or len(missing) < len(run.missing):
         return None
     known = {r: row for r in missing if (row := _like(run, found, nodes, r)) is not None}
-    if len(known) < len(missing):
-        return None
-    draft = _Draft(run, model)
-    lines: list[tuple[tuple[int, ...], tuple[RankTimeline, ...]]] = []
-    for columns, timelines in model.runs:
-        by_row = {line.row: line for line in timelines}
+    draft, runs, relayed = _Draft(run, model, frozenset(known)), list[StepRun](), len(known) < len(missing)
+    for columns, lines in model.runs:
+        steps = [run.steps.numbers[c] for c in columns]
+        relays = tuple(relays_of(run, lines, known, steps)) if relayed else ()
+        if relayed and not _hold(relays, lines):
+            return None
+        for relay in relays:
+            draft.join(relay)
+        by_row = {line.row: line for line in lines}
         added = [
             replace(by_row[row], events=draft.copied(by_row[row].events, run.steps.ranks[row], rank))
             for rank, row in known.items()
             if row in by_row
         ]
-        lines.append((columns, (*timelines, *added)))
-    return Copies(draft.model(tuple(lines)), np.array([rank for rank, _ in draft.made], np.int64))
+        for row, relay in enumerate(relays, len(run.steps.ranks)):
+            added.append(draft.relayed(relay, *relay.works(late, most, len(columns)), row))
+        runs.append((columns, (*lines, *added)))
+    return StandIns(draft.model(tuple(runs)), np.array(draft.ranks, np.int64), relayed)
+
+
+def _hold(relays: Sequence[Relay], lines: Sequence[RankTimeline]) -> bool:
+    """Whether there are `relays` beside `lines`, and all their results follow their inputs."""
+    cut = any((line.kinds == MARK).any() for line in lines)
+    return bool(relays) and not cut and not any((relay.given > relay.due).any() for relay in relays)
 
 
 def _like(run: Measured, found: Excess, nodes: Mapping[int, str | int], rank: int) -> int | None:
@@ -83,81 +99,36 @@ def _like(run: Measured, found: Excess, nodes: Mapping[int, str | int], rank: in
     mates = stage[host] if rank in nodes else stage[:0]
     struck = len(mates) > 1 and bool(slow[mates].all())
     like = mates if struck else stage[~slow[stage]]
-    far = {
-        row: (
-            mesh.replica(steps.ranks[row]) != mesh.replica(rank),  # other data may be more or less work
-            sum(
-                a != b
-                for a, b in zip(mesh.coordinates[steps.ranks[row]], mesh.coordinates[rank], strict=True)
-            ),
-        )
-        for row in like[np.isfinite(steps.own[like]).all(axis=1)].tolist()
-    }
-    return min(far, key=lambda row: (far[row], abs(float(found.mean[row])), row), default=None)
 
+    def far(row: int) -> tuple[bool, int, float, int]:
+        """Other data first, which may be more or less work, then other coordinates."""
+        it = steps.ranks[row]
+        apart = sum(map(ne, mesh.coordinates[it], mesh.coordinates[rank]))
+        return mesh.replica(it) != mesh.replica(rank), apart, abs(float(found.mean[row])), row
 
-def least_transfers(run: Measured) -> tuple[F64, Mask]:
-    """Return by operation (the transfer of complete ones of its kind in a typical group, ns; whether that is shown).
-
-    Without a complete one, the shortest duration, which is a transfer where several replicas recorded the kind: not all
-    of them always wait for an unrecorded rank, unless that is of a stage without any trace. Infinite for operations of
-    unknown groups.
-    """
-    ops, waits, seen = run.ops, run.waits, {run.mesh.stage(rank) for rank in run.ops.ranks}
-    kinds = {row: _kind(run, row) for row in np.flatnonzero((ops.channel >= 0) & run.analysed).tolist()}
-    whole: dict[Hashable, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    shortest: dict[Hashable, float] = defaultdict(lambda: np.inf)
-    replicas: dict[Hashable, set[int]] = defaultdict(set)
-    within = [_replica(run, channel, seen) for channel in ops.channels]
-    for row, kind in kinds.items():
-        shortest[kind] = min(shortest[kind], float(ops.end[row] - ops.start[row]))
-        replicas[kind] |= within[int(ops.channel[row])]
-        if (number := int(ops.instance[row])) >= 0 and waits.complete[number]:
-            whole[kind][int(ops.channel[row])].append(float(waits.transfer[number]))
-    usual = shortest | {
-        kind: float(
-            np.quantile([np.median(ns) for ns in of.values()], 0.5, method="lower")
-        )  # of two the sound one
-        for kind, of in whole.items()
-    }
-    least, shown = np.full(len(ops.start), np.inf), np.zeros(len(ops.start), bool)
-    for row, kind in kinds.items():
-        least[row], shown[row] = usual[kind], kind in whole or len(replicas[kind]) > 1
-    return least, shown
-
-
-def _replica(run: Measured, channel: Channel, stages: Collection[int]) -> set[int]:
-    """Return the replica of the members of `channel`; none where they are of several, or not all of the `stages`."""
-    found = {run.mesh.replica(rank) for rank in channel.members}
-    return found if len(found) == 1 and {run.mesh.stage(r) for r in channel.members} <= set(stages) else set()
-
-
-def _kind(run: Measured, row: int) -> Hashable:
-    """Return the kind of an operation; of a stage, where the size is unknown and stages may move different ones."""
-    channel, token = run.ops.channels[int(run.ops.channel[row])], str(run.ops.token[row])
-    stages = {run.mesh.stage(rank) for rank in channel.members} if bytes_of(token) < 0 else ()
-    return token, channel.p2p, run.shape_of(channel), tuple(sorted(stages))
+    return min(like[np.isfinite(steps.own[like]).all(axis=1)].tolist(), key=far, default=None)
 
 
 @dataclass
 class _Draft:
-    """A step model while operations of unseen ranks are added to it."""
+    """A step model while operations of unseen ranks are added to it; `copies` are those with a peer."""
 
     run: Measured
     base: StepModel
+    copies: frozenset[int]
 
     def __post_init__(self) -> None:
-        """Number each operation that an unseen rank takes part in, and give it a transfer without a wait for it."""
+        """Number each operation that a copy takes part in, and give it a transfer without a wait for it."""
         run, base = self.run, self.base
         self.instance, self.transfer = base.instance.tolist(), base.transfer.tolist()
         self.fixed, self.later = base.fixed.tolist(), base.later.tolist()
         self.made: dict[tuple[int, int], int] = {}
         self.number: dict[Place, int] = {}
-        seen = set(run.ops.ranks)
+        self.ranks: list[int] = []
         self.named = _named(run.ops.channels)
         self.rank_at = {place: rank for rank, place in run.mesh.coordinates.items()}
         self.moved: dict[tuple[int, int, int], Hashable] = {}
-        self.partial = [not seen.issuperset(c.members) for c in run.ops.channels]
+        self.partial = [not self.copies.isdisjoint(c.members) for c in run.ops.channels]
         self.groups = self._groups()
         self.place = _places(run)
         self.eager = as_most_sends(run.ops, run.buffered.eager)
@@ -175,7 +146,7 @@ class _Draft:
                 self.fixed[row] = self.fixed[row] if self.eager[row] else -1.0
 
     def _rows(self) -> Iterator[int]:
-        """Yield recorded operations that an unseen rank takes part in, matched ones first."""
+        """Yield recorded operations that a copy takes part in, matched ones first."""
         ops = self.run.ops
         mine = (ops.channel >= 0) & np.array([*self.partial, False], bool)[ops.channel] & self.run.analysed
         yield from np.flatnonzero(mine & (ops.instance >= 0)).tolist()
@@ -183,7 +154,8 @@ class _Draft:
 
     def _at(self, row: int, channel: Hashable) -> Place:
         ops = self.run.ops
-        return channel, _sort_of(ops, row), int(ops.step[row]), int(self.place[row])
+        kind = "message" if ops.op[row] in MESSAGES else str(ops.op[row])  # equal for both ends
+        return channel, kind, int(ops.step[row]), int(self.place[row])
 
     def copied(self, events: npt.NDArray[np.int32], like: int, rank: int) -> npt.NDArray[np.int32]:
         """Return the operations of `rank` that correspond to those of `like` in `events`."""
@@ -206,7 +178,41 @@ class _Draft:
         self.instance.append(number)
         self.fixed.append(float(self.base.fixed[row]) if alone else -1.0)
         self.later.append(float(self.base.later[row]))
+        self.ranks.append(rank)
         return self.made[rank, row]
+
+    def join(self, relay: Relay) -> None:
+        """Let `relay` take part in its inputs and results; unchanged where others do.
+
+        A message of the same kernel as a result takes no longer than a result.
+        """
+        ops, quick = self.run.ops, np.full(len(relay.results), relay.quick)
+        beside = np.isin(ops.kernel[relay.inputs], ops.kernel[relay.results])
+        lasted = np.where(beside, quick, (ops.end - ops.start)[relay.inputs])
+        both = np.append(relay.inputs, relay.results), np.append(lasted, quick)
+        for event, ns in zip(*(column.tolist() for column in both), strict=True):
+            if self.instance[event] < 0:
+                self.instance[event], self.fixed[event] = len(self.transfer), -1.0
+                self.transfer.append(ns)
+
+    def relayed(self, relay: Relay, needs: I64, works: F64, row: int) -> RankTimeline:
+        """Return the timeline of `relay` in `row`, which needs an input and then posts each result.
+
+        It ends with the last operation that the rank which gets results waits for.
+        """
+        ranks, begin, many = self.run.ops.rank, len(self.instance), 2 * len(relay.results)
+        events = np.stack([relay.inputs[needs], relay.results], axis=1).ravel().tolist()
+        events += relay.near.events[relay.near.kinds == NEED].tolist()
+        events = [self.made.get((relay.beside[int(ranks[at])], at), at) for at in events]
+        events[many:] = [at for at in events[many:] if self.instance[at] >= 0 and self.fixed[at] < 0][-1:]
+        self.instance += [self.instance[at] for at in events]
+        self.fixed += [-1.0] * len(events)
+        self.later += [0.0] * len(events)
+        self.ranks += [relay.rank] * len(events)
+        kinds = np.array([NEED, POST] * (many // 2) + [NEED] * (len(events) - many), np.int8)
+        readings = np.cumsum(np.append(works, np.zeros(len(events) - many)))
+        knots, numbers = np.array([0.0, readings[-1]]), np.arange(begin, begin + len(events), dtype=np.int32)
+        return RankTimeline(row, kinds, readings, numbers, knots, knots, (), relay.near.start)
 
     def _moved(self, channel: int, like: int, rank: int) -> Hashable:
         """Return the channel of `rank` that corresponds to `channel` of `like`: of a group the one that it is in.
@@ -240,7 +246,7 @@ class _Draft:
         found = self.run.ops.channels[channel]
         return len(found.members), self.run.shape_of(found)
 
-    def model(self, runs: tuple[tuple[tuple[int, ...], tuple[RankTimeline, ...]], ...]) -> StepModel:
+    def model(self, runs: tuple[StepRun, ...]) -> StepModel:
         """Return the model with the added operations."""
         more = np.full(len(self.transfer) - len(self.base.before), -1)
         return replace(
@@ -290,8 +296,3 @@ def _places(run: Measured) -> I64:
     at = np.arange(len(order))
     place[order] = at - np.maximum.accumulate(np.where(fresh, at, 0))
     return place
-
-
-def _sort_of(ops: Operations, row: int) -> str:
-    """Return the kind of an operation, equal for both ends of a message."""
-    return "message" if ops.op[row] in MESSAGES else str(ops.op[row])

@@ -27,7 +27,7 @@ from tracekit.analysis.slowrank.answers.imbalance_answers import (
 )
 from tracekit.analysis.slowrank.answers.open_answers import leave_rank_open, lone_suspect
 from tracekit.analysis.slowrank.evidence import Evidence, Faults, Kind
-from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided, bounds_of, least_ns
+from tracekit.analysis.slowrank.gaps.evidence_gaps import bounds_of, least_ns
 from tracekit.analysis.slowrank.hypotheses.candidates import Hypothesis, price
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import data_explains
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
@@ -51,23 +51,8 @@ def slow_ranks_are_dearest(e: Evidence) -> Answer | None:
     ranks = e.ranks
     if ranks is None or (e.dearest != Kind.RANKS and (not _by_design(e) or e.prices[Kind.RANKS] < e.least)):
         return None
-    doubted = _dearer_in_doubt(e, ranks)
-    answer = _slow_ranks(e, ranks) if doubted is None else leave_rank_open(e.case, doubted)
-    answer = beside(e.case, answer, e.stage if e.prices[Kind.STAGE] >= e.least else None)
+    answer = beside(e.case, _slow_ranks(e, ranks), e.stage if e.prices[Kind.STAGE] >= e.least else None)
     return answer if answer.suspects or e.dearest == Kind.RANKS else None
-
-
-def _dearer_in_doubt(e: Evidence, found: Hypothesis) -> Undecided | None:
-    """The undecided ranks, where one with a larger excess than `found` costs nothing or more than that; else None.
-
-    A cheaper rank is not blamed while a dearer one is in doubt.
-    """
-    if (open_ := e.undecided) is None:
-        return None
-    excess = np.nan_to_num(e.case.found.mean)
-    larger = set(np.flatnonzero(excess > excess[list(found.rows)].max()).tolist())
-    prices = (p for row, p in zip(open_.rows, open_.prices, strict=True) if row in larger)
-    return open_ if any(p.low < e.least and p.high > found.gain for p in prices) else None
 
 
 def slow_link_is_dearest(e: Evidence) -> Answer | None:
@@ -113,11 +98,6 @@ def long_stage_is_dearest(e: Evidence) -> Answer | None:
     mine, others = spent_ns(case, stage)
     if mine < others and e.unseen.most >= e.least:
         return None  # others compute as long beside communication, which may wait for unrecorded ranks
-    alone, open_ = e.only_step, e.undecided
-    if alone is not None and alone.most > stage.price.best:
-        return leave_rank_open(case, alone)
-    if open_ is not None and case.coverage.matched != 1 and open_.most > stage.price.best:
-        return leave_rank_open(case, open_)  # unmatched waits: this rank alone may make the stage long
     if e.data > stage.price.best:
         return blame_data(case, e.data, stage)
     sure = proven(case, stage)

@@ -14,7 +14,7 @@ from tracekit.analysis.slowrank.answers.hidden_rank import with_hidden_rank, wit
 from tracekit.analysis.slowrank.decision import culprits, gaps, limits, no_culprit
 from tracekit.analysis.slowrank.evidence import Evidence, evidence_of
 from tracekit.analysis.slowrank.gaps.recurrence import OneStep, step_in_words
-from tracekit.analysis.slowrank.suspects import Answer, left_open
+from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.unrecorded.unrecorded import with_typical_unseen
 from tracekit.case.case import Case, without_steps
 from tracekit.findings import Quality
@@ -55,7 +55,7 @@ CHALLENGES: Final[tuple[Challenge, ...]] = (
     limits.mesh_is_unknown,
     limits.part_of_a_step,
     limits.price_may_be_smaller,
-    limits.one_step_costs_more,
+    gaps.dearer_in_doubt,
 )
 
 
@@ -87,11 +87,6 @@ def first_of(evidence: Evidence) -> Answer:
         if answer is None:
             continue
         rules = answer.rules or (rule.__name__,)
-        uneven = answer.verdict == "imbalance"
-        gap = gaps.unexplained_by_an_imbalance(evidence, answer.gain) if uneven else None
-        if gap is not None:
-            reason = f"{gap.what}; in addition, {answer.reason}"
-            answer = left_open(reason, gap.to_decide, (*gap.candidates, *answer.suspects))
         cures = answer.cures or culprits.cures_in_order(evidence, answer)
         return replace(answer, rules=rules, cures=cures)
     raise AssertionError("the last rule always has something to say")

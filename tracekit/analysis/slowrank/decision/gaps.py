@@ -6,6 +6,8 @@ lists all of them.
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -17,6 +19,7 @@ from tracekit.analysis.slowrank.answers.late_hosts import (
     ranks_leave_late,
     same_ranks_stall_at_times,
 )
+from tracekit.analysis.slowrank.answers.open_answers import leave_one_step_open, leave_rank_open
 from tracekit.analysis.slowrank.answers.unsteady_links import link_is_irregular
 from tracekit.analysis.slowrank.decision.work_gaps import (
     data_may_cost,
@@ -25,7 +28,7 @@ from tracekit.analysis.slowrank.decision.work_gaps import (
     table_is_unexplained,
     work_varies,
 )
-from tracekit.analysis.slowrank.evidence import Evidence, Gap
+from tracekit.analysis.slowrank.evidence import Evidence, Gap, evidence_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import (
     compared_little,
     unread,
@@ -40,7 +43,8 @@ from tracekit.analysis.slowrank.gaps.lone_transfers import (
     remedy,
 )
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import Answer, left_open, link_ends
+from tracekit.analysis.slowrank.suspects import Answer, left_open, link_ends, rows_named
+from tracekit.case.case import Case
 from tracekit.case.wording import fewest_traces, listed, of_step, ranks_in_words
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE, RANKS_LISTED
 from tracekit.units import ms
@@ -199,15 +203,47 @@ def a_gap_may_hide(e: Evidence) -> Answer | None:
     return None
 
 
-def unexplained_by_an_imbalance(e: Evidence, gain: float) -> Gap | None:
-    """Return the first of BESIDE that could hide more than an imbalance, which costs `gain`, ns a step; None without.
-
-    What is uneven, by design or by chance, must not hide a slow network or a late host.
-    """
-    found = (gap for each in BESIDE for gap in each(e))
-    return next((gap for gap in found if gap.decides and gap.could_hide > max(gain, e.least)), None)
-
-
 def widest_first(e: Evidence) -> list[Gap]:
     """Return all gaps of `e`, the one that could hide most first."""
     return sorted((found for gap in GAPS for found in gap(e)), key=lambda g: (-g.could_hide, g.what))
+
+
+def dearer_in_doubt(case: Case, answer: Answer) -> Answer:
+    """`answer`, left open where something in doubt may cost more than all that it names.
+
+    A cheaper fault is not blamed while a dearer one is in doubt, nor is a design or the data. Of open answers, the
+    dearest doubt comes first.
+    """
+    named = max((s.lost_ms_high or 0.0 for s in answer.candidates), default=ms(answer.gain))
+    doubts = _doubts(evidence_of(case), answer) if answer.verdict != "healthy" else ()
+    most, leave_open = max(doubts, key=itemgetter(0), default=(0.0, partial(left_open, "")))
+    if ms(most) <= max(named, ms(case.threshold_ns)):
+        return answer
+    doubt = leave_open()
+    ranks = [c.rank for c in doubt.candidates]
+    if answer.candidates and ranks[:1] == [answer.candidates[0].rank]:
+        return answer
+    ours = answer.candidates or (answer.suspects if answer.verdict != "imbalance" else ())
+    both = *doubt.candidates, *(s for s in ours if s.rank not in ranks)
+    return left_open(f"{doubt.reason}; in addition, {answer.reason}", doubt.to_decide, both)
+
+
+def _doubts(e: Evidence, answer: Answer) -> Iterator[tuple[float, Callable[[], Answer]]]:
+    """Yield what the evidence leaves in doubt beside `answer`: (the most that it costs, ns; the open answer about it).
+
+    Of ranks only those with a larger excess than its own. Slowness in one step and gaps are no doubt about ranks that
+    are slow in every step. A gap leaves open what is uneven, by design or by chance: that does not explain it.
+    """
+    case, excess = e.case, np.nan_to_num(e.case.found.mean)
+    own = max(excess[rows_named(case, answer)], default=-np.inf) if answer.verdict == "slow_rank" else -np.inf
+    once = e.lone_once or (e.once if e.once_in_doubt else None)
+    if once is not None and answer.verdict != "slow_rank":
+        yield once.gain, partial(leave_one_step_open, case, once)
+    for found in (e.only_step, e.undecided):
+        if found is not None and not e.is_accident(found):
+            each = zip(found.rows, found.prices, strict=True)
+            high = [p.high for row, p in each if p.low < e.least and excess[row] > own]
+            yield max(high, default=0.0), partial(leave_rank_open, case, found)
+    for gap in (gap for ask in BESIDE for gap in ask(e)) if answer.verdict == "imbalance" else ():
+        if gap.decides:
+            yield gap.could_hide, partial(left_open, gap.what, gap.to_decide, gap.candidates)

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.answers.open_answers import leave_one_step_open, leave_rank_open
+from tracekit.analysis.slowrank.answers.open_answers import leave_rank_open
 from tracekit.analysis.slowrank.evidence import evidence_of
 from tracekit.analysis.slowrank.gaps.evidence_gaps import what_would_decide, why_open
 from tracekit.analysis.slowrank.suspects import Answer, left_open, up_to
@@ -137,21 +137,3 @@ def price_may_be_smaller(case: Case, answer: Answer) -> Answer:
         f"and from {least:.1f} ms on it counts"
     )
     return left_open(reason, what_would_decide(case), answer.suspects)
-
-
-def one_step_costs_more(case: Case, answer: Answer) -> Answer:
-    """`answer`, left open where one long step of a rank costs more than what it names, and may recur.
-
-    Ranks that are slow in every step are named all the same.
-    """
-    evidence = evidence_of(case)
-    once = evidence.lone_once or (evidence.once if evidence.once_in_doubt else None)
-    lasts = answer.verdict != "slow_link" and not answer.blames_stage and not answer.candidates
-    named = max((s.lost_ms_high or 0.0 for s in answer.candidates), default=ms(answer.gain))
-    if once is None or lasts or ms(once.gain) <= named:
-        return answer
-    open_ = leave_one_step_open(case, once)
-    if {s.rank for s in open_.candidates} & {s.rank for s in answer.candidates}:
-        return answer
-    reason = f"{open_.reason}; in addition, {answer.reason}"
-    return left_open(reason, open_.to_decide, (*open_.candidates, *answer.candidates))

@@ -120,12 +120,10 @@ def work_is_uneven(e: Evidence) -> Answer | None:
 def experts_get_uneven_tokens(e: Evidence) -> Answer | None:
     """The token counts of experts explain why ranks differ.
 
-    They do not explain a rank that is slow in one step only or has an open price, a device that was slow outside the
-    compared steps, or a replay that misses the recorded waits by more than they cost.
+    They do not explain a device that was slow outside the compared steps, or a replay that misses the recorded waits by
+    more than they cost.
     """
-    if not e.tokens or e.once_in_doubt or e.only_step is not None or e.undecided is not None:
-        return None
-    if e.tokens < e.case.pinned_residual_ns or slow_outside(e.case) is not None:
+    if not e.tokens or e.tokens < e.case.pinned_residual_ns or slow_outside(e.case) is not None:
         return None
     reason = (
         "tokens are distributed unevenly over experts: the work after all-to-alls follows the sizes that ranks "

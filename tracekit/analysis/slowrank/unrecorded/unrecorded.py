@@ -14,10 +14,11 @@ from tracekit.case.case import Case
 from tracekit.case.wording import of_step, ranks_in_words
 from tracekit.expected.nodes import nodes_with_unseen
 from tracekit.expected.sound_transfers import longest_ns
-from tracekit.step_graph.relays import usual_work_ns, with_relays
+from tracekit.step_graph.relays import least_transfers, usual_work_ns
 from tracekit.step_graph.replay import StepModel
+from tracekit.step_graph.table_model import TableModel
 from tracekit.step_graph.unseen_delays import explained_ns, left_ns, missed_ns
-from tracekit.step_graph.unseen_ranks import Copies, least_transfers, with_unseen
+from tracekit.step_graph.unseen_ranks import StandIns, with_unseen
 from tracekit.thresholds.slowrank import MINOR, MOST_STRETCHED
 from tracekit.units import F64, I64, ms
 
@@ -43,15 +44,13 @@ def with_typical_unseen(case: Case) -> Case | None:
     rows = _rows(case)
     if case.timeline is None or _worst(case, rows, case.ops.exposed[rows]) < case.threshold_ns:
         return None
-    copies = _copies(case)
-    if copies is not None and left_ns(case, copies.model) < case.threshold_ns:
-        better = missed_ns(case, copies.model) <= missed_ns(case, case.timeline)
-        return replace(case, model=copies.model, seen=case.model) if better else None
-    pinned = case.pinned_model.of_traces
-    likely = pinned and with_relays(case, pinned, late=usual_work_ns(case, case.found))
-    if pinned is None or likely is None or left_ns(case, likely) >= case.threshold_ns:
+    found = _stand_ins(case)
+    if found is None or left_ns(case, found.model) >= case.threshold_ns:
         return None
-    return replace(case, model=likely, seen=case.model, slowest=with_relays(case, pinned))
+    if not found.relayed and missed_ns(case, found.model) > missed_ns(case, case.timeline):
+        return None
+    slowest = _with_unseen(case, case.pinned_model) if found.relayed else None
+    return replace(case, model=found.model, seen=case.model, slowest=slowest.model if slowest else None)
 
 
 def waited_for_unseen(case: Case, own: F64) -> Unseen:
@@ -72,14 +71,15 @@ def waited_for_unseen(case: Case, own: F64) -> Unseen:
     model = copied or case.early_model.pinned(case).of_traces
     if model is None:
         return Unseen(_worst(case, rows, exposed - sent), 0.0, ranks)
+    usual = usual_work_ns(case, case.found)
     missed = case.pinned_residual_ns if copied is None else case.residual_ns
     most = min(_saved_ns(case, model, rows, sent, own) + missed, held)
-    usual = usual_work_ns(case, case.found)
-    typical = (with_relays(case, model, late=usual, most=usual) if case.slowest else None) or model
-    longer = max(model.recorded_ns - typical.recorded_ns, 0.0)
-    awaited = min(_saved_ns(case, typical, rows, sound, case.steps.own) + longer, most)
-    copies = _copies(case) if awaited >= case.threshold_ns else None
-    late = explained_ns(case, copies, ranks) if copies else {}
+    typical = _with_unseen(case, model, usual, usual) if case.slowest else None
+    replayed = typical.model if typical else model
+    longer = max(model.recorded_ns - replayed.recorded_ns, 0.0)
+    awaited = min(_saved_ns(case, replayed, rows, sound, case.steps.own) + longer, most)
+    copies = _stand_ins(case) if awaited >= case.threshold_ns else None
+    late = explained_ns(case, copies, ranks) if copies and not copies.relayed else {}
     clear = max(late.values(), default=0.0) >= case.threshold_ns
     return Unseen(most, awaited, tuple(late) if clear else ranks)
 
@@ -94,12 +94,18 @@ def reason_of(case: Case, unseen: Unseen) -> str:
     return f"the ranks read {spent} in groups with {ranks_in_words(ranks)}, which left no trace{doubt}; add {traces}"
 
 
-def _copies(case: Case) -> Copies | None:
-    """The model of recorded ranks with copies of typical ones, if there is any; the case keeps it."""
-    kept: dict[str, Copies | None] = vars(case)
-    if "copies" not in kept and (model := (case.seen or case.model).of_traces):
-        kept["copies"] = with_unseen(case, model, case.found, nodes_with_unseen(case))
-    return kept.get("copies")
+def _stand_ins(case: Case) -> StandIns | None:
+    """The model of recorded ranks with likely ones for those without a trace, if there is any; the case keeps it."""
+    kept: dict[str, StandIns | None] = vars(case)
+    if "stand_ins" not in kept:
+        kept["stand_ins"] = _with_unseen(case, case.seen or case.model, usual_work_ns(case, case.found))
+    return kept["stand_ins"]
+
+
+def _with_unseen(case: Case, model: StepModel | TableModel, *paces: float) -> StandIns | None:
+    """`model` with ranks without a trace and `paces` of relays; None for an operation table, or without such ranks."""
+    traced, nodes = model.of_traces, nodes_with_unseen(case)
+    return with_unseen(case, traced, case.found, nodes, *paces) if traced else None
 
 
 def _rows(case: Case) -> I64:
