@@ -130,12 +130,12 @@ fuzz: $(FUZZ_STAMP)
 bench: $(HTA_STAMP)
 	@$(BIN)/python -m tests.bench
 
-# Whom slowrank, the plain vote and HTA name on made-up jobs of every form; LOCALISE="--cases 60" for fewer.
+# The ranks that slowrank, the plain vote and HTA name on made-up jobs of every form; LOCALISE="--cases 60" for fewer.
 LOCALISE ?= --cases 500 --seed 0
 bench-localise: $(HTA_STAMP)
 	@$(BIN)/python -m tests.localise --json bench_localise.json $(LOCALISE)
 
-# Whom slowrank and the plain vote name on jobs in the shapes of Megatron, torchtitan, DeepSpeed and DDP; SHAPES="--cases 30".
+# The ranks that slowrank and the plain vote name on jobs in the shapes of Megatron, torchtitan, DeepSpeed and DDP; SHAPES="--cases 30".
 SHAPES ?= --jobs 2
 bench-shapes: $(STAMP)
 	@$(BIN)/python -m tests.shapes --json bench_shapes.json $(SHAPES)
@@ -163,7 +163,7 @@ goldens: $(STAMP)
 measures: $(STAMP)
 	@$(BIN)/python -m tests.house.measures
 
-# Whom hang names on dumps of hung jobs in the shapes of Megatron, torchtitan, HSDP and DDP; HANG_SHAPES="--cases 42".
+# The ranks that hang names on dumps of hung jobs in the shapes of Megatron, torchtitan, HSDP and DDP; HANG_SHAPES="--cases 42".
 HANG_SHAPES ?= --jobs 2
 bench-hang-shapes: $(STAMP)
 	@$(BIN)/python -m tests.hang_shapes --json bench_hang_shapes.json $(HANG_SHAPES)

@@ -15,6 +15,7 @@ MESH = grid(tp=2, pp=2, dp=4)
 
 def test_the_ends_of_a_price_hold_it():
     assert Price.between(5.0, 3.0, 1.0) == Price(3.0, 3.0, 3.0)
+    assert Price.between(-2.0, -1.0, 4.0) == Price(0.0, 0.0, 4.0)  # a cure never costs time
     assert Price.between(-1.0, 3.0, 9.0).widened(1.0) == Price(0.0, 3.0, 10.0)
     assert Price.up_to(4.0, 9.0) == Price(0.0, 4.0, 4.0)
     assert Price(1.0, 2.0, 3.0).without(2.5) == Price(0.0, 0.0, 0.5)

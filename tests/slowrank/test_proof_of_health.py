@@ -145,6 +145,10 @@ def test_a_stage_whose_process_pauses_is_not_healthy(tmp_path):
     assert answer.verdict == "inconclusive"
     assert answer.candidates[0].lost_ms_high == 2.0  # a pause that is gone may save all that it took
     assert [c.rank for c in answer.candidates] == [case.steps.ranks[found.rows[0]]]
+    assert answer.reason.endswith(f"the process of rank {answer.candidates[0].rank} pauses")
+    several = stage_stands_still(known(case, stage=replace(paused, paused=found.rows[:2])))
+    ranks = ", ".join(str(c.rank) for c in several.candidates)
+    assert several.reason.endswith(f"the processes of ranks {ranks} pause")
     assert stage_stands_still(known(case, stage=replace(paused, paused=()))).verdict == "healthy"
 
 

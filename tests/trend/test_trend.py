@@ -1,5 +1,6 @@
 """Jobs of many windows whose course is known: told as it is, whoever writes ranks and whatever is missing."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -41,6 +42,7 @@ def test_one_point_shows_no_drift(tmp_path):
     text = trend_text(tracekit.trend(job(tmp_path, MESH, steps=1)))
     assert text.startswith("INCONCLUSIVE  1 step was recorded")
     assert "\n  drift" not in text
+    assert re.search(r"\n  steps +1 of \d", text)  # its length, not the time between its own begin and itself
 
 
 def test_steady_job_blames_nobody(tmp_path):

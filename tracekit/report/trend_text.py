@@ -63,7 +63,8 @@ def common_text(common: CommonChange, ranks: int) -> str:
 
 def foundations(finding: TrendFinding, *, verbose: bool) -> list[Line]:
     """Return the lines on what the answer rests on."""
-    counted = f"{len(finding.points)} in {time_text(finding.span_ns)}"
+    many, first = len(finding.points), finding.points[0]
+    counted = f"{many} in {time_text(finding.span_ns)}" if many > 1 else f"1 of {time_text(first.step_ns)}"
     if finding.unit == "window":
         counted += f": {numbers([p.number for p in finding.points])}"
     lines = [

@@ -219,7 +219,7 @@ def _measured(case: Case, row: int) -> Price:
     rows = np.array([row])
     (bounds,) = bounds_of(case, rows).prices
     _, likely = beside_waits(case, rows, likely_saved_ns(case, rows))
-    return Price(min(bounds.low, likely), likely, max(bounds.high, likely))
+    return Price.between(bounds.low, likely, bounds.high)
 
 
 def _others(measured: Evidence, answer: Answer) -> Iterator[Considered]:

@@ -38,8 +38,9 @@ class Price:
 
     @classmethod
     def between(cls, low: float, best: float, high: float) -> Self:
-        """Return the price `best` with ends that hold it, however the three were measured."""
-        return cls(max(min(low, best), 0.0), best, max(high, best))
+        """Return the price `best` with ends that hold it, however the three were measured; a cure never costs time."""
+        likely = max(best, 0.0)
+        return cls(max(min(low, likely), 0.0), likely, max(high, likely))
 
     def without(self, part: float) -> "Price":
         """Return the rest of the price where `part` of it, ns, has another cause."""

@@ -122,8 +122,9 @@ def elsewhere(case: Case, stage: LongStage, slow: Hypothesis | None) -> str:
     if not rows:
         return ""
     cost = f"{ms(price(case, slow)):.1f} ms" if slow is not None else "nothing"
-    longer = f"{ms(float(case.found.mean[rows].max())):.1f} ms a step longer than its peers"
-    return f"; rank {listed(case.ranks_of(rows))} works {longer}, which costs {cost} beside that"
+    work = "works" if len(rows) == 1 else "work up to"
+    longer = f"{ms(float(case.found.mean[rows].max())):.1f} ms a step longer than peers"
+    return f"; {ranks_in_words(case.ranks_of(rows))} {work} {longer}, which costs {cost} beside that"
 
 
 def _in_one_step(case: Case) -> str:

@@ -38,7 +38,7 @@ from tracekit.analysis.slowrank.hypotheses.shared_documents import only_attentio
 from tracekit.analysis.slowrank.price import NOT_EXACT, Price, may_cost_ns
 from tracekit.analysis.slowrank.suspects import Answer, harmless, imbalance, left_open
 from tracekit.case.case import Case
-from tracekit.case.wording import listed, of_step
+from tracekit.case.wording import of_step, ranks_in_words
 from tracekit.causes import CPU_LAUNCH, HOST_STALL
 from tracekit.expected.like_transfers import comparable, message_of
 from tracekit.expected.nodes import nodes_of
@@ -159,9 +159,10 @@ def stage_stands_still(e: Evidence) -> Answer | None:
         # the price of the stage scales all its work; without the pause, in its place, a step may save all of the pause
         price = Price.between(stage.price.low, stage.price.best, max(stage.price.high, stage.over))
         few = replace(stage, rows=stage.paused, price=price)
-        named = listed(case.ranks_of(stage.paused))
+        ranks = case.ranks_of(stage.paused)
+        process, pauses = ("process", "pauses") if len(ranks) == 1 else ("processes", "pause")
         decide = "record its peers in the other replicas, and check what else that process does"
-        reason = f"{still}, because the process of rank {named} pauses"
+        reason = f"{still}, because the {process} of {ranks_in_words(ranks)} {pauses}"
         return left_open(reason, decide, of_stage(case, few, HOST_STALL))
     if stage.hosts_alike:
         reason = (
