@@ -174,8 +174,8 @@ def _late_host(case: Case, models: Timelines, row: int) -> LoneFault | None:
         return None
     price = Price.between(*saved_by_gaps(case, models, {row: over}))
     z = float(np.nan_to_num(found.z[row]))
-    # without its pauses it may wait for a rank without a trace instead, in messages that now find it late
-    low = 0.0 if case.missing else price.low
+    # without its pauses it may wait for a stage without a trace instead, in messages that now find it late
+    low = 0.0 if set(case.mesh.pipeline(case.steps.ranks[row])) & set(case.missing) else price.low
     price = Price.between(low, price.best, max(price.high, case.steps.mean(over)))
     cause = _cause_of_gaps(case, row, others, over)
     loads = cause is not None and CAUSES[cause].shown_by("loader")
