@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tracekit.case.case import Case
+from tracekit.case.cures import likely_saved_ns
 from tracekit.case.wording import of_step, ranks_in_words
 from tracekit.expected.nodes import nodes_with_unseen
 from tracekit.expected.sound_transfers import longest_ns
@@ -39,14 +40,16 @@ def with_typical_unseen(case: Case) -> Case | None:
     """`case` with unrecorded ranks in its model; None where they do not matter, or the model misses more with them.
 
     The waits in complete operations show which model holds: waits for unrecorded ranks keep their lengths in the other.
+    Waits that copies leave unexplained may be for an unrecorded rank; they hide no recorded rank that costs more.
     """
     rows = _rows(case)
     if case.timeline is None or _worst(case, rows, case.ops.exposed[rows]) < case.threshold_ns:
         return None
-    copies = _copies(case)
-    if copies is not None and left_ns(case, copies.model) < case.threshold_ns:
-        better = missed_ns(case, copies.model) <= missed_ns(case, case.timeline)
-        return replace(case, model=copies.model, seen=case.model) if better else None
+    if (copies := _copies(case)) is not None:
+        copied = replace(case, model=copies.model, seen=case.model)
+        costs = likely_saved_ns(copied, case.significant(case.threshold_ns))
+        if left_ns(case, copies.model) < max(costs, case.threshold_ns):
+            return copied if missed_ns(case, copies.model) <= missed_ns(case, case.timeline) else None
     pinned = case.pinned_model.of_traces
     likely = pinned and with_relays(case, pinned, late=usual_work_ns(case, case.found))
     if pinned is None or likely is None or left_ns(case, likely) >= case.threshold_ns:
@@ -72,11 +75,11 @@ def waited_for_unseen(case: Case, own: F64) -> Unseen:
     model = copied or case.early_model.pinned(case).of_traces
     if model is None:
         return Unseen(_worst(case, rows, exposed - sent), 0.0, ranks)
-    missed = case.pinned_residual_ns if copied is None else case.residual_ns
+    missed, left = (case.residual_ns, left_ns(case, copied)) if copied else (case.pinned_residual_ns, 0.0)
     most = min(_saved_ns(case, model, rows, sent, own) + missed, held)
     usual = usual_work_ns(case, case.found)
     typical = (with_relays(case, model, late=usual, most=usual) if case.slowest else None) or model
-    longer = max(model.recorded_ns - typical.recorded_ns, 0.0)
+    longer = max(model.recorded_ns - typical.recorded_ns, left * (left >= case.threshold_ns), 0.0)
     awaited = min(_saved_ns(case, typical, rows, sound, case.steps.own) + longer, most)
     copies = _copies(case) if awaited >= case.threshold_ns else None
     late = explained_ns(case, copies, ranks) if copies else {}
