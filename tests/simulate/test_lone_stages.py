@@ -60,6 +60,24 @@ def test_other_stages_without_traces_hide_no_fault(tmp_path, text, missing):
     assert first.lost_ms_low <= gain <= first.lost_ms_high
 
 
+@pytest.mark.parametrize(
+    ("rank", "fault", "cause"),
+    [
+        (1, "pauses:rank=1,pause_ms=80,every=4", "host_stall"),
+        (2, "allocator_retries:rank=2,retry_ms=60", "memory"),
+    ],
+)
+def test_a_replica_without_traces_hides_no_host(tmp_path, rank, fault, cause):
+    """The pipeline of the late host was recorded whole: all messages that it exchanges have both ends."""
+    setup, config = setup_of({"pp": 4, "dp": 2}, fault, steps=4, tables=HEADED, merge=False)
+    outcome = written(tmp_path, setup, config, detail="kernels", ranks=[0, 1, 2, 3])
+    found = tracekit.slowrank(tracekit.load([str(tmp_path / "trace")]))
+    named = [(s.rank, s.cause) for s in found.suspects]
+    assert (found.verdict, named) == ("slow_rank", [(rank, cause)])
+    gain = outcome.summary.mean_step_ms - outcome.healthy.mean_step_ms
+    assert found.suspects[0].lost_ms_low <= gain <= found.suspects[0].lost_ms_high
+
+
 PEERLESS = [
     ("pauses:rank=1,pause_ms=80,every=4", "host_stall"),
     ("allocator_retries:rank=1,retry_ms=60", "memory"),

@@ -28,7 +28,7 @@ def test_waits_as_recorded_equal_those_of_a_whole_replay(tmp_path):
 
 
 def test_channels_of_inferred_messages_count_apart():
-    """Peers are inferred between recorded ranks only; the channels beside them keep their numbers."""
+    """Messages with inferred peers are a channel of their own; the channels beside them keep their numbers."""
     ends = [(2, 6, True), (2, 6, False), (1, 5, False)]
     inferred, named, unseen = _named(tuple(Channel(n, e[:2], True, 0, e[2]) for n, e in enumerate(ends)))
     assert named[2] == unseen[2] != inferred[2]

@@ -36,17 +36,17 @@ def found(plans, change=lambda rows: rows, only=None):
     return count, {key: n / 2 for key, n in ends.items()}
 
 
-def learnt_of(every, *, apart=False):
+def learnt_of(every, *, apart=False, lines=None):
     """(the operations of all ranks with what is learnt of their messages, the number of messages).
 
-    Clocks are one, or `apart`, so that no collective links them.
+    Clocks are one, or `apart`, so that no collective links them. All ranks are one line, unless `lines` are given.
     """
     ranks = [rank_ops(r, events(rows)) for r, rows in enumerate(every)]
     ops = rematch(match(ranks, []), ranks, [])
     line = tuple(range(len(every)))
     same, island = dict.fromkeys(line, 0), {r: r if apart else 0 for r in line}
     clock = Clocks(dict.fromkeys(line, 0.0), dict.fromkeys(line, 0.0), island, same, 0.0, exact=island)
-    return with_line_order(ops, clock, [line])
+    return with_line_order(ops, clock, lines or [line])
 
 
 def unbuffered(plans):
@@ -124,6 +124,24 @@ def test_two_stages_have_one_neighbour_each():
     assert count == 2 * 2 * 4
     assert [*told[0].op] == ["send", "send", "recv", "recv"] * 2
     assert [*told[1].op] == ["recv", "recv", "send", "send"] * 2
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_stage_without_trace_gets_its_replicas_messages(stage):
+    """Ranks 0 and 1 are a whole pipeline; rank 2 runs as its `stage`, beside rank 3, which left no trace."""
+    both = two_stages()
+    line = (2, 3) if stage == 0 else (3, 2)
+    told, count = learnt_of([*both, both[stage]], lines=[(0, 1), line])
+    assert count == 2 * 2 * 4 + 2 * 4
+    assert [*told[2].op] == [*told[stage].op]
+    names = dict(zip((0, 1), line, strict=True))
+    assert [*told[2].src] == [names[r] for r in told[stage].src.tolist()]
+
+
+def test_another_program_gets_no_messages_of_replicas():
+    first, last = two_stages()
+    told, _ = learnt_of([first, last, without_first(first)], lines=[(0, 1), (2, 3)])
+    assert {*told[2].op} == {"send_recv"}
 
 
 @pytest.mark.parametrize(("late", "count"), [(0, 16), (20_000, 0)])

@@ -92,6 +92,17 @@ def test_gaps_in_numbers_are_no_lost_calls():
     assert np.all(found.group == 0)
 
 
+def test_no_step_left_places_no_operation_outside():
+    """Calls before the first step, matched by their ends alone, fit those of any step of the other ranks."""
+    before = comm(-50, 5, 0, "_allgather_base", stream=7)
+    lost, kept = (
+        steady({0, 2}, groups=(0, 1), steps=2, count=False),
+        steady({0}, groups=(0, 1), steps=2, count=False),
+    )
+    assert repaired(read([before, *lost])).group.tolist()[0] == -1
+    assert repaired(read([before, *kept])).group.tolist()[0] == 0
+
+
 def test_operations_outside_every_step_are_left_alone():
     rows = [comm(10 * i, 5, None, stream=3) for i in range(3)] + [comm(50, 5, 0, stream=3)]
     rank = recorded(0, *rows)

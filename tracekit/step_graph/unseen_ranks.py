@@ -277,7 +277,7 @@ def _named(channels: tuple[Channel, ...]) -> list[tuple[tuple[int, ...], bool, t
     found = []
     for channel in channels:
         members = channel.members if channel.p2p else tuple(sorted(channel.members))
-        key = members, channel.p2p, channel.inferred  # peers are inferred only where both ends are recorded
+        key = members, channel.p2p, channel.inferred  # recorded and inferred peers are two channels
         found.append((members, channel.p2p, (channel.inferred, seen[key])))
         seen[key] += 1
     return found

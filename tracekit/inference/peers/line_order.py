@@ -47,6 +47,13 @@ class _Line(NamedTuple):
 
     ranks: tuple[int, ...]
     stages: tuple[dict[int, _Stage], ...]
+    silent: bool  # whether a message names no peer
+
+    def may_run(self, counts: Sequence[int]) -> bool:
+        """Return whether each recorded stage has one of `counts` of kernels."""
+        return all(
+            not options or count in options for options, count in zip(self.stages, counts, strict=True)
+        )
 
     def at(self, counts: Sequence[int]) -> list[_Stage]:
         """Return the kernels of each stage that are `counts` a step."""
@@ -70,30 +77,41 @@ def with_line_order(
     `lines` hold ranks in the order of their stages. Lines that run the same are judged together.
     """
     by_counts: dict[tuple[tuple[int, ...], ...], list[_Line]] = defaultdict(list)
-    for ranks in sorted(lines):
-        line = _line(ops, clocks, ranks)
-        if line and all(line.stages):
+    in_part: list[_Line] = []
+    for line in filter(None, (_line(ops, clocks, ranks) for ranks in sorted(lines))):
+        if all(line.stages):
             by_counts[tuple(tuple(sorted(options)) for options in line.stages)].append(line)
+        else:
+            in_part.append(line)
     learnt: dict[int, list[Learnt]] = defaultdict(list)
     known = (r.message for r in ops.per_rank.values() if r.message is not None)
     number = 1 + max((int(m.max(initial=-1)) for m in known), default=-1)
-    for every, members in by_counts.items():
-        counts, pairs = _scheduled(every, members)
+    open_ = any(line.silent for line in in_part)
+    found = [
+        (*_scheduled(every, members), members)
+        for every, members in by_counts.items()
+        if open_ or any(line.silent for line in members)
+    ]
+    if found and all(part[:2] == found[0][:2] for part in found):
+        found[0][2].extend(line for line in in_part if found[0][0] and line.may_run(found[0][0]))
+    for counts, pairs, members in found:
         for pair in pairs:
             for line in members:
-                number = _learn(learnt, line.ranks, line.at(counts), pair, number)
+                number = _learn(learnt, line, counts, pair, number)
     count = sum(map(len, learnt.values()))
     return [with_learnt(ops.per_rank[r], learnt.get(r, [])) for r in ops.ranks], count
 
 
 def _line(ops: Operations, clocks: Clocks, ranks: tuple[int, ...]) -> _Line | None:
-    """Return the kernels of a pipeline's ranks; None if a rank recorded no message, or all messages name peers."""
-    if not all(r in ops.per_rank for r in ranks):
+    """Return the kernels of a pipeline's ranks; None if a recorded rank has no message.
+
+    A stage without a trace has no kernels.
+    """
+    found = [line_kernels(ops, r, clocks, ranks) if r in ops.per_rank else [] for r in ranks]
+    if not all(options or r not in ops.per_rank for options, r in zip(found, ranks, strict=True)):
         return None
-    found = [line_kernels(ops, r, clocks, ranks) for r in ranks]
-    if not all(found) or not any(options[0].silent for options in found):
-        return None
-    return _Line(ranks, tuple(_by_count(options) for options in found))
+    silent = any(options[0].silent for options in found if options)
+    return _Line(ranks, tuple(_by_count(options) for options in found), silent)
 
 
 def _by_count(options: Sequence[LineKernels]) -> dict[int, _Stage]:
@@ -256,22 +274,22 @@ def _ahead(mine: Times, theirs: Times, there: I64, back: I64) -> int:
 
 
 def _learn(
-    learnt: dict[int, list[Learnt]],
-    ranks: tuple[int, ...],
-    stages: Sequence[_Stage],
-    pair: _Pair,
-    number: int,
+    learnt: dict[int, list[Learnt]], line: _Line, counts: Sequence[int], pair: _Pair, number: int
 ) -> int:
-    """Add the messages of `pair` to `learnt`, for each step that both ranks recorded; return the next free number.
+    """Add the messages of `pair` to `learnt`, for each step that its recorded ranks share; return the next free number.
 
-    Skips messages that name their peer at both ends.
+    Skips messages that name their peer at all recorded ends.
     """
-    a, b = ranks[pair.sender], ranks[pair.receiver]
-    (one, sends), (two, receives) = stages[pair.sender], stages[pair.receiver]
-    for step in sorted(set(sends) & set(receives)):
-        i, j = int(sends[step][pair.sends]), int(receives[step][pair.receives])
-        if one.says[i].ways or two.says[j].ways:
-            learnt[a].append(Learnt(int(one.times.kernel[i]), "send", a, b, number))
-            learnt[b].append(Learnt(int(two.times.kernel[j]), "recv", a, b, number))
+    a, b = line.ranks[pair.sender], line.ranks[pair.receiver]
+    both = (pair.sender, "send", pair.sends), (pair.receiver, "recv", pair.receives)
+    ends = [
+        (line.ranks[at], op, *line.stages[at][counts[at]], place) for at, op, place in both if line.stages[at]
+    ]
+    shared = [set(steps) for _, _, _, steps, _ in ends]
+    for step in sorted(set.intersection(*shared)) if shared else ():
+        found = [(rank, op, kernels, int(steps[step][place])) for rank, op, kernels, steps, place in ends]
+        if any(kernels.says[n].ways for _, _, kernels, n in found):
+            for rank, op, kernels, n in found:
+                learnt[rank].append(Learnt(int(kernels.times.kernel[n]), op, a, b, number))
             number += 1
     return number

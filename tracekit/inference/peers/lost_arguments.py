@@ -168,9 +168,12 @@ def _withdraw_open_steps(group: I32, hint: I32, rank: RankOps, rows: I64) -> Non
     """Turn groups into hints: of uncounted operations that share stream and step with one of unknown group.
 
     Operations without a sequence number are matched by order, and a missing operation shifts all after it. Groups
-    inferred from the ends of whole steps have the same order on all ranks.
+    inferred from the ends of whole steps have the same order on all ranks. Where that leaves no step, nothing places
+    the operations outside steps either.
     """
     open_ = np.unique(rank.step[rows][group[rows] == UNKNOWN])
+    if len(open_) and np.isin(rank.step[rows], [*open_.tolist(), NO_STEP]).all():
+        open_ = np.append(open_, NO_STEP)
     shifted = rows[np.isin(rank.step[rows], open_) & (rank.seq[rows] == UNKNOWN)]
     if rank.inferred is not None:
         shifted = shifted[~rank.inferred[shifted]]

@@ -87,7 +87,7 @@ def lone_rank_of_a_stage(e: Evidence) -> Answer | None:
     suspect = lone_suspect(case, found)
     reason = f"rank {suspect.rank} is slow compared with ranks of other stages: {found.comparison}"
     answer = blame(case, f"{reason}; {of_step(case, found.gain)}", (suspect,), found.gain)
-    return beside(case, answer, stage if costly else None)
+    return beside(case, _where_unseen_come_later(e, answer), stage if costly else None)
 
 
 def long_stage_is_dearest(e: Evidence) -> Answer | None:

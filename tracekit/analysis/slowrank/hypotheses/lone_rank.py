@@ -163,19 +163,16 @@ def _late_hosts(case: Case, models: Timelines) -> list[LoneFault]:
 
 def _late_host(case: Case, models: Timelines, row: int) -> LoneFault | None:
     """The fault of the host of the rank in `row`; None unless its device is idle longer for it."""
-    gaps = case.steps.own - case.computed
-    others = _others(case, row)
-    found = over_all(case, gaps)
+    others, found = _others(case, row), over_all(case, case.steps.own - case.computed)
     over = np.nan_to_num(np.clip(found.value[row] - _at_begins(case, row), 0.0, None))
     if case.steps.mean(over) < case.threshold_ns:
         return None
     pace = pace_among(case, (row,), others)
     if pace is None and case.on_gpus:
         return None
-    price = Price.between(*saved_by_gaps(case, models, {row: over}))
-    z = float(np.nan_to_num(found.z[row]))
-    # without its pauses it may wait for a rank without a trace instead, in messages that now find it late
-    low = 0.0 if case.missing else price.low
+    price, z = Price.between(*saved_by_gaps(case, models, {row: over})), float(np.nan_to_num(found.z[row]))
+    # without its pauses it may wait for a stage without a trace instead, in messages that now find it late
+    low = 0.0 if set(case.mesh.pipeline(case.steps.ranks[row])) & set(case.missing) else price.low
     price = Price.between(low, price.best, max(price.high, case.steps.mean(over)))
     cause = _cause_of_gaps(case, row, others, over)
     loads = cause is not None and CAUSES[cause].shown_by("loader")
