@@ -26,7 +26,8 @@ from tracekit.units import F64, I64
 def spun_longer(run: Measured) -> tuple[F64, F64]:
     """Return (the own time that overlapping communication adds to kernels, the part that waits add), ns.
 
-    Ranks × steps as in `Steps`. Transfers, which a cure leaves, add the rest. NaN for ranks of a stage in which all wait equally while they compute, and for ranks without a GPU.
+    Both are ranks × steps as in `Steps`. Transfers add the rest, which no cure of a late rank saves. NaN for ranks of a
+    stage in which all wait equally while they compute, and for ranks without a GPU.
     """
     found = np.full(run.steps.own.shape, np.nan)
     waits, ops, analysed = run.waits, run.ops, np.flatnonzero(run.analysed)
@@ -49,7 +50,7 @@ def spun_longer(run: Measured) -> tuple[F64, F64]:
 
 
 def relieved(waited: F64, own: F64, stages: list[I64], rows: I64) -> F64:
-    """`own` (ranks × steps, ns) with the others relieved of what waits for the cured `rows` add; as of `spun_longer`."""
+    """`own` (ranks × steps, ns) without what waits for the cured `rows` add to the others; `waited` as `spun_longer`."""
     less = own.copy()
     for stage in stages:
         mine = np.intersect1d(stage, rows)

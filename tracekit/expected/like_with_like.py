@@ -66,7 +66,9 @@ def circumstances(run: Measured, *, of_table: bool) -> Circumstances:
     no_rows = np.zeros(0, np.int64)
     peers = peers_of_work(run, partial(whole_part, run), of_table=of_table)
     if of_table:
-        return Circumstances(Dealt(none, none, 0.0), none, none, none, no_rows, none * np.nan, none * np.nan, peers)
+        return Circumstances(
+            Dealt(none, none, 0.0), none, none, none, no_rows, none * np.nan, none * np.nan, peers
+        )
     tokens = dealt_tokens(run.ops, run.steps, run.stages)
     plain = Circumstances(tokens, none, none, none, no_rows, *spun_longer(run), peers)
     if not run.on_gpus:  # CPUs do not show compute apart from host work

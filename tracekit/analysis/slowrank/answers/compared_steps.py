@@ -19,7 +19,7 @@ from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import suspect_of
 from tracekit.arrays import numbered_rows
 from tracekit.case.case import Case, without_steps
-from tracekit.case.wording import listed
+from tracekit.case.wording import fewest_traces, listed, of_step, ranks_in_words
 from tracekit.causes import GPU_COMPUTE
 from tracekit.expected.excess import fills_step
 from tracekit.findings import Quality
@@ -64,9 +64,9 @@ def slow_outside_steps(e: Evidence) -> Iterator[Gap]:
     rank, many = case.steps.ranks[found.row], len(case.steps.numbers)
     where = "before the first" if found.before else "after the last"
     longer = (found.factor - 1) * float(np.nanmedian(case.steps.own[found.row]))
-    than, decide = "as inside these steps, and no peer recorded these kernels", f"{ALL_RANKS}; {_RECURS}"
+    than, decide = "as inside these steps, and no peer recorded these kernels", f"{ALL_RANKS}; {RECURS}"
     if found.beside_peers:
-        than, decide = "as its peers', but no longer inside these steps", _RECURS
+        than, decide = "as its peers', but no longer inside these steps", RECURS
     what = (
         f"nearly all kernels of rank {rank} that were recorded {where} of the {many} compared steps take "
         f"{found.factor:.2f} times as long {than}: the fault may come and go"
@@ -75,8 +75,38 @@ def slow_outside_steps(e: Evidence) -> Iterator[Gap]:
     yield Gap(what, longer, decide, (candidate,))
 
 
-_RECURS: Final = "record more whole steps: a fault that comes and goes recurs in some"
+RECURS: Final = "record more whole steps: a fault that comes and goes recurs in some"
 ALL_RANKS: Final = "start and stop the profiler on all ranks at the same steps"
+
+
+def unseen_late_outside(e: Evidence) -> Iterator[Gap]:
+    """Operations with a rank that left no trace took longer outside the compared steps than in them.
+
+    The typical operation counts, of the recorded member that waits least, as often as a step holds such operations. One
+    long operation is an accident.
+    """
+    case, ops = e.case, e.case.ops
+    lasted, missing = (ops.end - ops.start).astype(np.float64), frozenset(case.missing)
+    for number, channel in enumerate(ops.channels):
+        unseen = sorted(missing.intersection(channel.members))
+        mine = np.flatnonzero(ops.channel == number) if unseen else np.zeros(0, np.int64)
+        longer = []
+        for rank in np.unique(ops.rank[mine]).tolist():
+            rows = mine[ops.rank[mine] == rank]
+            inside = case.analysed[rows]
+            usual = {
+                w: np.median(lasted[rows[inside & (ops.token[rows] == w)]])
+                for w in set(ops.token[rows[inside]])
+            }
+            over = [lasted[r] - usual[ops.token[r]] for r in rows[~inside].tolist() if ops.token[r] in usual]
+            longer += [float(np.median(over)) * inside.sum() / case.steps.count] if over else []
+        most = min(longer, default=0.0)
+        if most >= e.least:
+            what = (
+                f"operations with {ranks_in_words(unseen)}, which left no trace, typically last longer outside the "
+                f"{len(case.steps.numbers)} compared steps, as much as {of_step(case, most)}: the fault may come and go"
+            )
+            yield Gap(what, most, f"{fewest_traces(case, tuple(unseen))}; {RECURS}")
 
 
 def slow_outside(case: Case) -> SlowOutside | None:

@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from tracekit.analysis.slowrank.answers.compared_steps import RECURS
 from tracekit.analysis.slowrank.evidence import Evidence, Gap
 from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps, what_would_decide, why_open
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import dealt_price, dispersion
@@ -16,12 +17,17 @@ from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_ranks, varies_n
 from tracekit.analysis.slowrank.hypotheses.uneven_work import like_quick, shorter_ns
 from tracekit.analysis.slowrank.suspects import up_to
 from tracekit.case.case import Case
-from tracekit.case.wording import of_step, ranks_in_words
+from tracekit.case.cures import saved_ns
+from tracekit.case.wording import listed, of_step, ranks_in_words
+from tracekit.causes import GPU_COMPUTE
+from tracekit.expected.excess import fills_step
 from tracekit.step_graph.delays import exponential_odds
 from tracekit.step_graph.micro_batches import unexplained_ns
 from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
 from tracekit.step_graph.statistics import spread
-from tracekit.thresholds.slowrank import CLEAR_SHARE, MINOR, UNEVEN_RATIO, Z_LIMIT
+from tracekit.steps.medians import sampled
+from tracekit.steps.step_kernels import longer_kernels
+from tracekit.thresholds.slowrank import CLEAR_SHARE, MINOR, RANKS_SAMPLED, UNEVEN_RATIO, Z_LIMIT
 from tracekit.timing.measured import Rows
 from tracekit.units import ms
 
@@ -57,6 +63,30 @@ def work_varies(e: Evidence) -> Iterator[Gap]:
     )
     if lost > 0:
         yield Gap(what, lost, decide)
+
+
+def slow_at_times(e: Evidence) -> Iterator[Gap]:
+    """A device was slow throughout some of the compared steps, which work that varies between ranks hides."""
+    case = e.case
+    beyond = np.nan_to_num(np.maximum(case.found.value, 0.0)).sum(axis=1) / case.steps.count
+    for row in [
+        r for r in np.argsort(-beyond)[:RANKS_SAMPLED].tolist() if beyond[r] >= e.least and case.on_gpu(r)
+    ]:
+        peers = [case.kernels(r) for r in sampled(case.beside(row, (row,)))]
+        own, struck = case.steps.own.copy(), []
+        for column in np.flatnonzero(case.found.value[row] > e.least).tolist():
+            longer = longer_kernels(case.kernels(row), peers, column)
+            if fills_step(longer, longer.ns) and longer.ns >= e.least:
+                own[row, column] -= min(longer.ns, own[row, column])
+                struck.append(case.steps.numbers[column])
+        if not struck:
+            continue
+        lost = saved_ns(case, np.array([row]), own)
+        what = (
+            f"work varies, but nearly all kernels of rank {case.steps.ranks[row]} in step {listed(struck)} are longer "
+            f"than its peers' and than in its other steps, which costs {of_step(case, lost)}: the fault may come and go"
+        )
+        yield Gap(what, lost, RECURS, up_to(case, {row: lost}, GPU_COMPUTE))
 
 
 def data_may_cost(e: Evidence) -> Iterator[Gap]:
