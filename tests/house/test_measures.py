@@ -18,8 +18,8 @@ WORST = {
     "answers": 1,
     "answer functions": 0,
     "functions that answer": 60,
-    "lines": 8430,
-    "lines with case, graph and matching": 16120,
+    "lines": 8418,
+    "lines with case, graph and matching": 16118,
 }
 """The values today, as `make measures` prints them with the goal of each.
 

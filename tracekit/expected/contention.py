@@ -32,7 +32,7 @@ def spun_longer(run: Measured) -> tuple[F64, F64]:
     found = np.full(run.steps.own.shape, np.nan)
     waits, ops, analysed = run.waits, run.ops, np.flatnonzero(run.analysed)
     matched = analysed[ops.instance[analysed] >= 0]
-    overlap = (ops.end - ops.start - ops.exposed).astype(np.float64)
+    overlap = ops.end - ops.start - ops.exposed
     within, known = (run.by_step(rows, overlap[rows]) for rows in (analysed, matched))
     beside = run.by_step(matched, (waits.wait - waits.exposed_wait)[matched].astype(np.float64))
     hidden = np.where(np.isfinite(run.steps.own), beside, np.nan)  # waits while it computes
@@ -50,7 +50,7 @@ def spun_longer(run: Measured) -> tuple[F64, F64]:
 
 
 def relieved(waited: F64, own: F64, stages: list[I64], rows: I64) -> F64:
-    """`own` (ranks × steps, ns) without what waits for the cured `rows` add to the others; `waited` as `spun_longer`."""
+    """`own` (ranks × steps, ns) without what waits for the cured `rows` add to others; `waited` as `spun_longer`."""
     less = own.copy()
     for stage in stages:
         mine = np.intersect1d(stage, rows)

@@ -9,7 +9,6 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.answers.compared_steps import RECURS
 from tracekit.analysis.slowrank.evidence import Evidence, Gap
 from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps, what_would_decide, why_open
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import dealt_price, dispersion
@@ -67,26 +66,24 @@ def work_varies(e: Evidence) -> Iterator[Gap]:
 
 def slow_at_times(e: Evidence) -> Iterator[Gap]:
     """A device was slow throughout some of the compared steps, which work that varies between ranks hides."""
-    case = e.case
-    beyond = np.nan_to_num(np.maximum(case.found.value, 0.0)).sum(axis=1) / case.steps.count
-    for row in [
-        r for r in np.argsort(-beyond)[:RANKS_SAMPLED].tolist() if beyond[r] >= e.least and case.on_gpu(r)
-    ]:
-        peers = [case.kernels(r) for r in sampled(case.beside(row, (row,)))]
+    case, over = e.case, np.nan_to_num(e.case.found.value)
+    beyond = np.maximum(over, 0.0).sum(axis=1) / case.steps.count
+    for row in np.argsort(-beyond)[: min(RANKS_SAMPLED, (beyond >= e.least).sum())].tolist():
+        peers = [case.kernels(r) for r in sampled(case.beside(row, (row,))) if case.on_gpu(row)]
         own, struck = case.steps.own.copy(), []
-        for column in np.flatnonzero(case.found.value[row] > e.least).tolist():
+        for column in np.flatnonzero(over[row] > e.least).tolist() if peers else ():
             longer = longer_kernels(case.kernels(row), peers, column)
             if fills_step(longer, longer.ns) and longer.ns >= e.least:
                 own[row, column] -= min(longer.ns, own[row, column])
                 struck.append(case.steps.numbers[column])
-        if not struck:
-            continue
-        lost = saved_ns(case, np.array([row]), own)
+        lost = saved_ns(case, np.array([row]), own) if struck else 0.0
         what = (
             f"work varies, but nearly all kernels of rank {case.steps.ranks[row]} in step {listed(struck)} are longer "
-            f"than its peers' and than in its other steps, which costs {of_step(case, lost)}: the fault may come and go"
+            f"than its peers' and than in its other steps, which costs {of_step(case, lost)}"
         )
-        yield Gap(what, lost, RECURS, up_to(case, {row: lost}, GPU_COMPUTE))
+        decide = f"{more_steps(case)}: a fault that comes and goes recurs in some"
+        if struck:
+            yield Gap(what, lost, decide, up_to(case, {row: lost}, GPU_COMPUTE))
 
 
 def data_may_cost(e: Evidence) -> Iterator[Gap]:
