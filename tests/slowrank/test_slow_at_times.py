@@ -11,7 +11,7 @@ SLOW, STEPS = 2, 4
 
 
 def trained(folder, *, throughout):
-    """Rank 2 works longer in the first half of the steps, and as much shorter in the others, by less work there."""
+    """Rank 2 works longer than its peers in the first half of the steps, and as much shorter in the others."""
     longer = 1.2 if throughout else 1.0
 
     def factor(rank, step):
