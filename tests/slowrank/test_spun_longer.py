@@ -14,7 +14,7 @@ from tracekit.expected import contention as spun_longer
 from tracekit.expected.contention import relieved
 
 RANKS, STEPS, LAYERS, TRANSFER = 6, 4, 8, 50.0
-WORLD, SIDE = 0, 1
+WORLD, SIDE, BUSY = 0, 1, 2
 SPEED = 1.3
 """How much longer a kernel takes while it shares the device."""
 
@@ -24,17 +24,19 @@ def stretched(us, shared):
     return us + min(shared * (1 - 1 / SPEED), us * (SPEED - 1))
 
 
-def spinning(folder, pause, late=2, work=1.0):
+def spinning(folder, pause, late=2, work=1.0, busy=()):
     """The host of one rank is `pause` µs late for each of the all-reduces that run beside work; ranks end together.
 
-    `work` scales the kernels of that rank.
+    `work` scales the kernels of that rank. The ranks `busy` transfer beside their other kernel, and wait for none.
     """
     lines = [Timeline(rank) for rank in range(RANKS)]
     for step in range(STEPS):
         begins = [line.at for line in lines]
         for layer in range(LAYERS):
             for line in lines:
-                line.compute(500 * (work if line.rank == late else 1))
+                if line.rank in busy:
+                    line.beside(BUSY, 575.0, step * LAYERS + layer, op="all_reduce")
+                line.compute(stretched(500 * (work if line.rank == late else 1), 575.0 * (line.rank in busy)))
                 line.at += pause if line.rank == late else 0
             last = max(line.at for line in lines)
             for line in lines:
@@ -46,8 +48,8 @@ def spinning(folder, pause, late=2, work=1.0):
                 line.finish(handles[line.rank], max(at for at, *_ in handles.values()) + TRANSFER)
         for line, begin in zip(lines, begins, strict=True):
             line.step(step, begin)
-    groups = {WORLD: tuple(range(RANKS)), SIDE: tuple(range(RANKS))}
-    return write_run(folder, lines, groups, {WORLD: "mesh_dp", SIDE: "side"}, RANKS)
+    groups = {WORLD: tuple(range(RANKS)), SIDE: tuple(range(RANKS)), BUSY: busy or (0, 1)}
+    return write_run(folder, lines, groups, {WORLD: "mesh_dp", SIDE: "side", BUSY: "busy"}, RANKS)
 
 
 def lasts(folder, pause, **more):
@@ -67,6 +69,20 @@ def test_the_price_counts_what_waiting_adds(tmp_path, pause, work):
     assert [s.rank for s in found.suspects] == [2]
     truth = prepared(run, grid(dp=RANKS)).step_ns / usual
     assert found.what_if.slowdown == pytest.approx(truth, abs=0.005)
+
+
+@pytest.mark.quick(1)
+def test_a_cure_leaves_what_transfers_add(tmp_path):
+    """Ranks 4 and 5 have longer kernels by their own transfers: they are the longest once rank 2 is cured."""
+    folders = [tmp_path / name for name in "ab"]
+    for folder in folders:
+        folder.mkdir()
+    usual = lasts(folders[0], 0, busy=(4, 5))
+    run = spinning(folders[1], 300, busy=(4, 5))
+    found = analyse(run)
+    truth = prepared(run, grid(dp=RANKS)).step_ns - usual
+    assert [s.rank for s in found.suspects] == [2]
+    assert found.suspects[0].lost_ms_per_step == pytest.approx(truth / 1e6, rel=0.1)
 
 
 def test_evidence_tells_what_waiting_adds(tmp_path):

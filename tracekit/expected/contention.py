@@ -23,15 +23,17 @@ from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64
 
 
-def spun_longer(run: Measured) -> F64:
-    """The own time that overlapping communication adds to kernels, ranks × steps as in `Steps`, ns.
+def spun_longer(run: Measured) -> tuple[F64, F64]:
+    """Return (the own time that overlapping communication adds to kernels, the part that waits add), ns.
 
-    NaN for ranks of a stage in which all wait equally while they compute, and for ranks without a GPU.
+    Both are ranks × steps as in `Steps`. Transfers add the rest, which no cure of a late rank saves. NaN for ranks of a
+    stage in which all wait equally while they compute, and for ranks without a GPU.
     """
     found = np.full(run.steps.own.shape, np.nan)
     waits, ops, analysed = run.waits, run.ops, np.flatnonzero(run.analysed)
     matched = analysed[ops.instance[analysed] >= 0]
-    within = run.by_step(analysed, (ops.end - ops.start - ops.exposed)[analysed])
+    overlap = ops.end - ops.start - ops.exposed
+    within, known = (run.by_step(rows, overlap[rows]) for rows in (analysed, matched))
     beside = run.by_step(matched, (waits.wait - waits.exposed_wait)[matched].astype(np.float64))
     hidden = np.where(np.isfinite(run.steps.own), beside, np.nan)  # waits while it computes
     shared = of_rows(np.nanmean, np.where(np.isfinite(run.steps.own), within, np.nan))
@@ -43,18 +45,19 @@ def spun_longer(run: Measured) -> F64:
         spared = MOST_STRETCHED * (np.percentile(waited, THOSE_WHO_WAIT) - waited) > run.suspect_ns
         if spared.any():
             found[rows] = _of_stage(run, rows[spared], rows[~spared], shared)
-    return found
+    of_waits = np.clip(beside.sum(axis=1) / np.maximum(known.sum(axis=1), 1.0), 0.0, 1.0)
+    return found, found * of_waits[:, None]
 
 
-def relieved(spun: F64, own: F64, stages: list[I64], rows: I64) -> F64:
-    """`own` (ranks × steps, ns) with the others relieved of waiting for the cured `rows`; `spun` is `spun_longer`."""
+def relieved(waited: F64, own: F64, stages: list[I64], rows: I64) -> F64:
+    """`own` (ranks × steps, ns) without what waits for the cured `rows` add to others; `waited` as `spun_longer`."""
     less = own.copy()
     for stage in stages:
         mine = np.intersect1d(stage, rows)
         others = np.setdiff1d(stage, rows)
-        if len(mine) and np.isfinite(spun[mine]).any():
-            base = np.nanmean(median_by_column(spun[mine]))
-            less[others] -= np.maximum(np.nan_to_num(spun[others] - base), 0.0)
+        if len(mine) and np.isfinite(waited[mine]).any():
+            base = np.nanmean(median_by_column(waited[mine]))
+            less[others] -= np.maximum(np.nan_to_num(waited[others] - base), 0.0)
     return less
 
 
@@ -128,12 +131,16 @@ def _with_others(mine: Mapping[Place, float], others: list[dict[Place, float]]) 
 
 
 def _stretched(kernels: StepKernels, alone: Mapping[Place, float], steps: int) -> F64:
-    """The excess of a rank's device-sharing kernels over the times `alone` at their places, by step, ns."""
+    """The excess of a rank's device-sharing kernels over the times `alone` at their places, by step, ns.
+
+    One that is longer than communication makes any kernel does other work than those at its place.
+    """
     usual = np.array([alone.get(place, np.inf) for place in places_of(kernels.name.tolist())])
     beside = ~np.array(_is_free(kernels), bool) & np.isfinite(usual) & kernels.counts
-    over = np.clip(kernels.lasted[beside] - usual[beside], 0.0, MOST_STRETCHED * kernels.shared[beside])
+    over = np.maximum(kernels.lasted - usual, 0.0)
+    beside &= over <= MOST_STRETCHED * kernels.shared
     longer = np.zeros(steps)
-    np.add.at(longer, kernels.column[beside], over)
+    np.add.at(longer, kernels.column[beside], over[beside])
     return longer
 
 

@@ -35,6 +35,7 @@ class Circumstances:
     chance: F64  # what differs by chance on ranks that the other part of own time shows to be slow
     of_role: I64  # rows of ranks with such a role
     spun: F64  # total time that communication adds to kernels; NaN where unknown
+    waited: F64  # the part of `spun` that waits add
     peers: Peers  # the ranks that are compared with each other
     by_compute: tuple[int, ...] = ()  # the rows that compute alone shows to be slow
     by_idle: tuple[int, ...] = ()  # the rows that time without compute alone shows to be slow
@@ -65,9 +66,11 @@ def circumstances(run: Measured, *, of_table: bool) -> Circumstances:
     no_rows = np.zeros(0, np.int64)
     peers = peers_of_work(run, partial(whole_part, run), of_table=of_table)
     if of_table:
-        return Circumstances(Dealt(none, none, 0.0), none, none, none, no_rows, none * np.nan, peers)
+        return Circumstances(
+            Dealt(none, none, 0.0), none, none, none, no_rows, none * np.nan, none * np.nan, peers
+        )
     tokens = dealt_tokens(run.ops, run.steps, run.stages)
-    plain = Circumstances(tokens, none, none, none, no_rows, spun_longer(run), peers)
+    plain = Circumstances(tokens, none, none, none, no_rows, *spun_longer(run), peers)
     if not run.on_gpus:  # CPUs do not show compute apart from host work
         longer = alike_excess(run, plain).significant(run.suspect_ns)
         return _of_pace(run, replace(plain, beside=_beside(run, plain, np.flatnonzero(longer).tolist())))

@@ -114,3 +114,12 @@ def _only_end(tail: str, twice: str) -> int | None:
     at = twice.find(tail)
     other = twice.find(tail, at + 1, length + len(tail) - 1)
     return (at + len(tail) - 1) % length if at >= 0 and other < 0 else None
+
+
+def inserted(mine: tuple[object, ...], usual: tuple[object, ...]) -> tuple[int, int] | None:
+    """Return the half-open range that `mine` inserts into `usual` in one place; None where they differ otherwise."""
+    more = len(mine) - len(usual)
+    if more <= 0:
+        return None
+    common = next((i for i, (a, b) in enumerate(zip(mine, usual, strict=False)) if a != b), len(usual))
+    return (common, common + more) if mine[common + more :] == usual[common:] else None

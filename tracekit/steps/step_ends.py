@@ -7,18 +7,23 @@ If few steps are whole, the step that the ends of the windows cut is evidence as
 a rank that is slow in it is slow, and its recurrence there separates a fault from chance.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
+from tracekit.arrays import numbered_rows
 from tracekit.findings.shared import Quality
 from tracekit.matching.match import Operations
+from tracekit.rank_events.coded_words import numbered
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.rank_events.step_marks import NO_STEP
+from tracekit.steps.repetition import inserted
 from tracekit.steps.steps import CutStep, Steps, after_a_gap, whole_steps
 from tracekit.store import Run
+from tracekit.thresholds.slowrank import KIND_RATIO, MAJORITY
 from tracekit.thresholds.tables import ENOUGH_STEPS, MOST_RANKS
 from tracekit.units import I32, I64
 
@@ -245,3 +250,31 @@ def common_part(ops: Operations) -> Operations:
     step: I32 = np.where(whole, 0, NO_STEP).astype(np.int32)
     mine = {r: replace(o, step=step[ops.of(r)], steps={}) for r, o in ops.per_rank.items()}
     return replace(ops, step=step, per_rank=mine)
+
+
+def odd_columns(ops: Operations, steps: Steps, row: int) -> list[int]:
+    """Return the columns of the rank's steps that additional operations made long."""
+    rank = steps.ranks[row]
+    source, labels = ops.per_rank[rank], ops.step[ops.of(rank)]
+    kind = numbered_rows(numbered(source.op)[1], source.group)[1]
+    kinds, ends = {}, {}
+    for column in np.flatnonzero(np.isfinite(steps.wall[row])).tolist():
+        rows = np.flatnonzero(labels == steps.numbers[column])
+        rows = rows[np.lexsort((rows, source.issued[rows]))]
+        kinds[column] = tuple(kind[rows].tolist())
+        ends[column] = source.end[rows]
+    usual, often = Counter(kinds.values()).most_common(1)[0] if kinds else ((), 0)
+    if often < 2:
+        return []
+    wall = steps.wall[row]
+    typical = float(np.median([wall[c] for c, k in kinds.items() if k == usual]))
+    found = []
+    for column, mine in kinds.items():
+        more = inserted(mine, usual)
+        if more is None or wall[column] < KIND_RATIO * typical:
+            continue
+        end, (first, behind) = ends[column], more
+        before = float(end[:first].max()) if first else float(end.max()) - float(wall[column])
+        if float(end[first:behind].max()) - before >= MAJORITY * (float(wall[column]) - typical):
+            found.append(column)
+    return found

@@ -12,7 +12,7 @@ from tracekit.rank_events.compute import communicates
 from tracekit.rank_events.event_columns import categories, ints, matches
 from tracekit.steps.steps import Steps, windows_of
 from tracekit.store import Run
-from tracekit.thresholds.slowrank import MAJORITY
+from tracekit.thresholds.slowrank import MAJORITY, PEERS_SAMPLED
 from tracekit.thresholds.tables import DEVICE_ROUNDING_NS, HOST_GAP_NS, LIKE_SHARE
 from tracekit.units import F64, I64
 
@@ -193,3 +193,27 @@ def _compared(took: F64, usual: F64) -> LongerKernels:
     over, beside = (took - usual).T
     fair = (over >= MAJORITY * usual[:, 0] * (longer / whole)) & (beside <= LIKE_SHARE)
     return LongerKernels(longer, float(usual[fair, 0].sum()) / whole, int(fair.sum()), whole)
+
+
+def longer_than_peers(mine: StepKernels, others: Sequence[StepKernels]) -> LongerKernels:
+    """Return the comparison of kernels with those of the peers that recorded most, over the length that all hold."""
+    longest = sorted((len(k.name) for k in others), reverse=True)[:PEERS_SAMPLED]
+    peers = [k for k in others if len(k.name) >= longest[-1]]  # with ties, whatever the order of ranks
+    count = min(len(mine.name), longest[-1])
+    return longer_kernels(mine.part(0, count), [k.part(0, count) for k in peers], 0)
+
+
+def longer_than_inside(
+    mine: StepKernels, inside: StepKernels, others: Sequence[StepKernels], *, before: bool
+) -> LongerKernels:
+    """Return the comparison of kernels that no peer recorded with the same kernels of the rank's steps, `inside`.
+
+    Of a part that is longer than a step, the step at the border counts.
+    """
+    first = max(len(k.name) for k in others)
+    if first >= len(mine.name):
+        return longer_kernels(mine.part(0, 0), (), 0)
+    steps = [inside.step(c) for c in np.unique(inside.column).tolist()]
+    steps = [step.reversed() if before else step for step in steps]
+    last = min(len(k.name) for k in (mine, *steps))
+    return longer_kernels(mine.part(first, last), [step.part(first, last) for step in steps], 0)

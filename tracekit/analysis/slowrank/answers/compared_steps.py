@@ -8,7 +8,7 @@ and nearly all kernels must be longer.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,23 +17,22 @@ import numpy as np
 from tracekit.analysis.slowrank.evidence import Evidence, Gap
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import suspect_of
-from tracekit.arrays import numbered_rows
 from tracekit.case.case import Case, without_steps
-from tracekit.case.wording import listed
+from tracekit.case.wording import fewest_traces, listed, of_step, ranks_in_words
 from tracekit.causes import GPU_COMPUTE
 from tracekit.expected.excess import fills_step
 from tracekit.findings import Quality
-from tracekit.rank_events.coded_words import numbered
-from tracekit.steps.step_kernels import LongerKernels, StepKernels, kernels_between, longer_kernels
+from tracekit.steps.step_ends import odd_columns
+from tracekit.steps.step_kernels import kernels_between, longer_than_inside, longer_than_peers
 from tracekit.steps.steps import windows_of
 from tracekit.thresholds.slowrank import (
-    KIND_RATIO,
     MAJORITY,
     NO_ACCIDENT,
     PEERS_SAMPLED,
     RANKS_SAMPLED,
     STAGE_TELLING_PEERS,
 )
+from tracekit.timing.waits import longer_outside
 from tracekit.units import F64, ms
 
 
@@ -79,6 +78,20 @@ _RECURS: Final = "record more whole steps: a fault that comes and goes recurs in
 ALL_RANKS: Final = "start and stop the profiler on all ranks at the same steps"
 
 
+def unseen_late_outside(e: Evidence) -> Iterator[Gap]:
+    """Operations with a rank that left no trace typically last longer outside the compared steps than in them."""
+    case, missing = e.case, frozenset(e.case.missing)
+    for number, channel in enumerate(case.ops.channels):
+        unseen = sorted(missing.intersection(channel.members))
+        longer = longer_outside(case.ops, case.analysed, number) / case.steps.count if unseen else 0.0
+        if longer >= e.least:
+            what = (
+                f"operations with {ranks_in_words(unseen)}, which left no trace, last {of_step(case, longer)} longer "
+                "outside the compared steps: the fault may come and go"
+            )
+            yield Gap(what, longer, f"{fewest_traces(case, unseen)}; {_RECURS}")
+
+
 def slow_outside(case: Case) -> SlowOutside | None:
     """The rank with the slowest device outside the compared steps; None where none could cost the threshold."""
     found: list[SlowOutside] = []
@@ -108,39 +121,14 @@ def _slow(case: Case, parts: dict[int, _Part], *, before: bool) -> list[SlowOuts
     found = []
     for row in long:
         others = [k for r, k in kernels.items() if r != row]
-        compared = _beside_peers(kernels[row], others)
-        alone = _beside_itself(case, row, kernels[row], others, before=before)
+        compared = longer_than_peers(kernels[row], others)
+        alone = longer_than_inside(kernels[row], case.kernels(row), others, before=before)
         for longer in (compared, alone):
             own = longer.ns * np.nanmedian(case.steps.own[row])
             worth = own >= case.threshold_ns * longer.whole > 0
             if worth and fills_step(longer, longer.ns):
                 found.append(SlowOutside(row, 1 + longer.ns / longer.whole, before, longer is compared))
     return found
-
-
-def _beside_peers(mine: StepKernels, others: Sequence[StepKernels]) -> LongerKernels:
-    """The comparison of kernels with those of the peers that recorded most, over the length that all of them hold."""
-    longest = sorted((len(k.name) for k in others), reverse=True)[:PEERS_SAMPLED]
-    peers = [k for k in others if len(k.name) >= longest[-1]]  # with ties, whatever the order of ranks
-    count = min(len(mine.name), longest[-1])
-    return longer_kernels(mine.part(0, count), [k.part(0, count) for k in peers], 0)
-
-
-def _beside_itself(
-    case: Case, row: int, mine: StepKernels, others: Sequence[StepKernels], *, before: bool
-) -> LongerKernels:
-    """The comparison of kernels that no peer recorded with the same kernels of the rank's compared steps.
-
-    Of a part that is longer than a step, the step at the border counts.
-    """
-    first = max(len(k.name) for k in others)
-    if first >= len(mine.name):
-        return longer_kernels(mine.part(0, 0), (), 0)
-    inside = case.kernels(row)
-    steps = [inside.step(c) for c in np.unique(inside.column).tolist()]
-    steps = [step.reversed() if before else step for step in steps]
-    last = min(len(k.name) for k in (mine, *steps))
-    return longer_kernels(mine.part(first, last), [step.part(first, last) for step in steps], 0)
 
 
 def _part(case: Case, row: int, *, before: bool) -> _Part | None:
@@ -176,46 +164,11 @@ def odd_steps(case: Case) -> tuple[int, ...]:
     """The numbers of the steps that are long because they hold operations that the usual ones do not."""
     if not (case.steps.labelled and case.steps.cut is None and case.timeline is not None):
         return ()
-    votes = Counter(column for row in range(len(case.steps.ranks)) for column in _odd_columns(case, row))
+    votes = Counter(
+        column for row in range(len(case.steps.ranks)) for column in odd_columns(case.ops, case.steps, row)
+    )
     most = MAJORITY * len(case.steps.ranks)
     return tuple(case.steps.numbers[c] for c, often in sorted(votes.items()) if often > most)
-
-
-def _odd_columns(case: Case, row: int) -> list[int]:
-    """The columns of the rank's steps that additional operations made long."""
-    rank = case.steps.ranks[row]
-    source, labels = case.ops.per_rank[rank], case.ops.step[case.ops.of(rank)]
-    kind = numbered_rows(numbered(source.op)[1], source.group)[1]
-    kinds, ends = {}, {}
-    for column in np.flatnonzero(np.isfinite(case.steps.wall[row])).tolist():
-        rows = np.flatnonzero(labels == case.steps.numbers[column])
-        rows = rows[np.lexsort((rows, source.issued[rows]))]
-        kinds[column] = tuple(kind[rows].tolist())
-        ends[column] = source.end[rows]
-    usual, often = Counter(kinds.values()).most_common(1)[0] if kinds else ((), 0)
-    if often < 2:
-        return []
-    wall = case.steps.wall[row]
-    typical = float(np.median([wall[c] for c, k in kinds.items() if k == usual]))
-    found = []
-    for column, mine in kinds.items():
-        more = _inserted(mine, usual)
-        if more is None or wall[column] < KIND_RATIO * typical:
-            continue
-        end, (first, behind) = ends[column], more
-        before = float(end[:first].max()) if first else float(end.max()) - float(wall[column])
-        if float(end[first:behind].max()) - before >= MAJORITY * (float(wall[column]) - typical):
-            found.append(column)
-    return found
-
-
-def _inserted(mine: tuple[object, ...], usual: tuple[object, ...]) -> tuple[int, int] | None:
-    """The half-open range of what `mine` has inserted into `usual` in one place; None where they differ otherwise."""
-    more = len(mine) - len(usual)
-    if more <= 0:
-        return None
-    common = next((i for i, (a, b) in enumerate(zip(mine, usual, strict=False)) if a != b), len(usual))
-    return (common, common + more) if mine[common + more :] == usual[common:] else None
 
 
 def steps_are_unequal(e: Evidence) -> Iterator[Gap]:

@@ -12,7 +12,12 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.answers.compared_steps import ALL_RANKS, slow_outside_steps, steps_are_unequal
+from tracekit.analysis.slowrank.answers.compared_steps import (
+    ALL_RANKS,
+    slow_outside_steps,
+    steps_are_unequal,
+    unseen_late_outside,
+)
 from tracekit.analysis.slowrank.answers.late_hosts import (
     host_launches_late,
     rank_posts_late,
@@ -25,6 +30,7 @@ from tracekit.analysis.slowrank.decision.work_gaps import (
     data_may_cost,
     few_ranks_are_quick,
     lone_ranks_vary,
+    slow_at_times,
     table_is_unexplained,
     work_varies,
 )
@@ -175,6 +181,8 @@ GAPS: Final[tuple[Callable[[Evidence], Iterator[Gap]], ...]] = (
     steps_are_unequal,
     host_launches_late,
     slow_outside_steps,
+    unseen_late_outside,
+    slow_at_times,
     waits_are_lopsided,
     ranks_leave_late,
     model_misses,
@@ -188,8 +196,8 @@ GAPS: Final[tuple[Callable[[Evidence], Iterator[Gap]], ...]] = (
     rank_posts_late,
     link_is_irregular,
 )
-BESIDE: Final = (lone_transfers_may_be_slow, rank_posts_late, link_is_irregular)
-"""The gaps that uneven work does not explain: waits for one rank's own time, and transfers after all have arrived."""
+BESIDE: Final = (slow_at_times, lone_transfers_may_be_slow, rank_posts_late, link_is_irregular)
+"""The gaps that uneven work does not explain: a device slow at times, one late rank, and transfers after all came."""
 
 
 def a_gap_may_hide(e: Evidence) -> Answer | None:

@@ -99,7 +99,7 @@ def _together_and_each(
     `target` are own times (ranks × steps, ns) with the cure, and `usual` the work in each part of a step.
     """
     own = case.steps.own
-    cured = relieved(case.met.spun, own, case.stages, in_line(case, kept))
+    cured = relieved(case.met.waited, own, case.stages, in_line(case, kept))
     cured[kept] = target[kept]
     gain, lost = model.recorded_ns - model.step_ns(cured, usual=usual), []
     for row in kept if gain > 0 else ():

@@ -1,0 +1,31 @@
+"""A device that is slow throughout some steps leaves a job open, also where its other steps make up for these."""
+
+import pytest
+
+from tests.slowrank.jobs import grid, job, prepared
+from tracekit.analysis.slowrank.decision.decide import concluded
+from tracekit.analysis.slowrank.decision.work_gaps import slow_at_times
+from tracekit.analysis.slowrank.evidence import Evidence
+
+SLOW, STEPS = 2, 4
+
+
+def trained(folder, *, throughout):
+    """Rank 2 works longer than its peers in the first half of the steps, and as much shorter in the others."""
+    longer = 1.2 if throughout else 1.0
+
+    def factor(rank, step):
+        return 1.0 if rank != SLOW else longer if step < STEPS // 2 else 2.0 - longer
+
+    return prepared(job(folder, grid(dp=6), slower=factor, steps=STEPS, layers=8), grid(dp=6))
+
+
+@pytest.mark.parametrize("throughout", [True, False])
+def test_a_device_slow_at_times_is_a_candidate(tmp_path, throughout):
+    case = trained(tmp_path, throughout=throughout)
+    found = list(slow_at_times(Evidence(case)))
+    assert [[s.rank for s in gap.candidates] for gap in found] == [[SLOW]] * throughout
+    answer = concluded(case)[1]
+    assert (answer.verdict, [s.rank for s in answer.candidates]) == (
+        ("inconclusive", [SLOW]) if throughout else ("healthy", [])
+    )
