@@ -13,9 +13,7 @@ from tracekit.analysis.slowrank.evidence import Evidence, Kind
 from tracekit.analysis.slowrank.hypotheses.long_stage import LongStage
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen
-from tracekit.expected import contention
 from tracekit.expected.contention import stage_contention
-from tracekit.steps.step_kernels import StepKernels
 
 MESH = grid(tp=4, pp=3)
 STEPS, LAYERS, TRANSFER, WORLD = 4, 6, 50.0, 3
@@ -95,13 +93,3 @@ def test_a_rank_without_a_whole_step_is_not_read(tmp_path):
     added = stage_contention(replace(case, steps=replace(case.steps, own=own)), stages)
     assert added[0] == pytest.approx(LAYERS * 2 / 3 * LONGER * 1e3, rel=0.05)
     assert not added[2].any()
-
-
-@pytest.mark.parametrize(("lasted", "added"), [(1400.0, 400.0), (5500.0, 0.0)])
-def test_far_longer_kernels_do_other_work(lasted, added):
-    """Products of all sizes share a name; communication makes no kernel take more than twice as long."""
-    kernels = StepKernels(
-        np.zeros(1, np.int64), np.array(["gemm"], object), np.array([lasted]), np.array([lasted]),
-        np.ones(1, bool), np.zeros(1, np.int64),
-    )  # fmt: skip
-    assert contention._stretched(kernels, {("gemm", "", ""): 1000.0}, 1).tolist() == [added]

@@ -131,16 +131,12 @@ def _with_others(mine: Mapping[Place, float], others: list[dict[Place, float]]) 
 
 
 def _stretched(kernels: StepKernels, alone: Mapping[Place, float], steps: int) -> F64:
-    """The excess of a rank's device-sharing kernels over the times `alone` at their places, by step, ns.
-
-    One that is longer than communication makes any kernel does other work than those at its place.
-    """
+    """The excess of a rank's device-sharing kernels over the times `alone` at their places, by step, ns."""
     usual = np.array([alone.get(place, np.inf) for place in places_of(kernels.name.tolist())])
     beside = ~np.array(_is_free(kernels), bool) & np.isfinite(usual) & kernels.counts
-    over = np.maximum(kernels.lasted - usual, 0.0)
-    beside &= over <= MOST_STRETCHED * kernels.shared
+    over = np.clip(kernels.lasted[beside] - usual[beside], 0.0, MOST_STRETCHED * kernels.shared[beside])
     longer = np.zeros(steps)
-    np.add.at(longer, kernels.column[beside], over[beside])
+    np.add.at(longer, kernels.column[beside], over)
     return longer
 
 
