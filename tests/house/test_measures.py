@@ -10,7 +10,7 @@ WORST = {
     "causes by constant": 7,
     "models": 0,
     "texts": 0,
-    "thresholds": 45,
+    "thresholds": 44,
     "own thresholds": 31,
     "one importer": 0.25,
     "chain": 19,
@@ -19,7 +19,7 @@ WORST = {
     "answer functions": 0,
     "functions that answer": 60,
     "lines": 8422,
-    "lines with case, graph and matching": 16115,
+    "lines with case, graph and matching": 16097,
 }
 """The values today, as `make measures` prints them with the goal of each.
 

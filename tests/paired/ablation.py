@@ -146,11 +146,9 @@ RULES: Final = (
         ("tracekit.expected.contention:relieved", 1), ("tracekit.expected.like_with_like:_of_one_part", 1),
         ("tracekit.expected.like_with_like:_of_pace", 1),
     )),
-    *(Rule(place, like=np.zeros_like) for place in (
-        "tracekit.expected.like_with_like:_beside", "tracekit.expected.contention:stage_contention",
-    )),
+    Rule("tracekit.expected.contention:stage_contention", like=np.zeros_like),
     Rule("hypotheses.slow_link:_untimed", like=lambda found: found[:0]),
-    Rule("tracekit.expected.contention:spun_longer", like=lambda found: np.full_like(found, np.nan)),
+    Rule("tracekit.expected.contention:spun_longer", like=lambda found: found._make(a * np.nan for a in found)),
     Rule("tracekit.expected.like_with_like:role_gaps", like=lambda found: (found[0][:0], np.zeros_like(found[1]))),
 )  # fmt: skip
 SEEDS: Final = {

@@ -10,8 +10,9 @@ from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, prepared
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.decision import no_culprit
+from tracekit.analysis.slowrank.hypotheses.candidates import those_that_cost
 from tracekit.expected import contention as spun_longer
-from tracekit.expected.contention import relieved
+from tracekit.expected.contention import Spun, relieved
 
 RANKS, STEPS, LAYERS, TRANSFER = 6, 4, 8, 50.0
 WORLD, SIDE, BUSY = 0, 1, 2
@@ -50,6 +51,36 @@ def spinning(folder, pause, late=2, work=1.0, busy=()):
             line.step(step, begin)
     groups = {WORLD: tuple(range(RANKS)), SIDE: tuple(range(RANKS)), BUSY: busy or (0, 1)}
     return write_run(folder, lines, groups, {WORLD: "mesh_dp", SIDE: "side", BUSY: "busy"}, RANKS)
+
+
+def broadcasting(folder, work):
+    """Ranks 0 and 2 broadcast beside compute, pairs (0, 1) and (2, 3) wait for each other; `work` is that of rank 3."""
+    lines = [Timeline(rank) for rank in range(4)]
+    groups = {WORLD: (0, 1, 2, 3), SIDE: (0, 2), 2: (0, 1), 3: (2, 3)}
+
+    def together(number):
+        handles = {rank: lines[rank].post(number) for rank in groups[number]}
+        for rank, handle in handles.items():
+            lines[rank].finish(handle, max(at for at, *_ in handles.values()) + TRANSFER)
+
+    for step in range(STEPS):
+        begins = [line.at for line in lines]
+        for layer in range(LAYERS):
+            for line in lines:
+                line.compute(1500 * (work if line.rank == 3 else 1))
+            together(2)
+            together(3)
+            end = max(lines[rank].at for rank in groups[SIDE]) + TRANSFER
+            for line in lines:
+                shared = end - line.at if line.rank in groups[SIDE] else 0.0
+                if shared:
+                    line.beside(SIDE, shared, step * LAYERS + layer)
+                line.compute(stretched(1500 * (work if line.rank == 3 else 1), shared))
+        together(WORLD)
+        for line, begin in zip(lines, begins, strict=True):
+            line.step(step, begin)
+    names = {WORLD: "mesh_dp", SIDE: "side", 2: "mesh_cp", 3: "mesh_cp"}
+    return write_run(folder, lines, groups, names, 4)
 
 
 def lasts(folder, pause, **more):
@@ -93,6 +124,18 @@ def test_evidence_tells_what_waiting_adds(tmp_path):
     assert peers > 0.5
 
 
+def test_a_rank_beside_broadcasts_that_wait_is_not_slow(tmp_path):
+    folders = [tmp_path / name for name in "ab"]
+    for folder in folders:
+        folder.mkdir()
+    usual, slow = (
+        prepared(broadcasting(f, w), grid(cp=2, dp=2)) for f, w in zip(folders, (1.0, 1.2), strict=True)
+    )
+    found = analyse(slow.run)
+    assert [s.rank for s in found.suspects] == [3]
+    assert found.what_if.slowdown == pytest.approx(slow.step_ns / usual.step_ns, abs=0.015)
+
+
 def test_nobody_is_late_where_all_wait_alike(tmp_path):
     assert analyse(spinning(tmp_path, 0)).verdict == "healthy"
 
@@ -101,22 +144,40 @@ def test_only_the_stage_of_the_cured_is_relieved():
     spun = np.array([[1.0], [5.0], [5.0], [7.0], [7.0]])
     own = np.full((5, 1), 100.0)
     stages = [np.array([0, 1, 2]), np.array([3, 4])]
-    assert relieved(spun, own, stages, np.array([0])).ravel().tolist() == [100, 96, 96, 100, 100]
-    assert relieved(spun * np.nan, own, stages, np.array([0])).ravel().tolist() == [100] * 5
+    added = Spun(spun, spun)
+    assert relieved(added, own, stages, np.array([0])).ravel().tolist() == [100, 96, 96, 100, 100]
+    assert relieved(Spun(spun * np.nan, spun), own, stages, np.array([0])).ravel().tolist() == [100] * 5
     unknown = np.full_like(spun, np.nan)  # of a step without any rank that shows it
-    wider = relieved(np.hstack([spun, unknown]), np.hstack([own, own]), stages, np.array([0]))
+    wide = np.hstack([spun, unknown])
+    wider = relieved(Spun(wide, wide), np.hstack([own, own]), stages, np.array([0]))
     assert wider.tolist() == [[v, 100.0] for v in (100, 96, 96, 100, 100)]
+
+
+def test_kernels_keep_what_transfers_add():
+    spun, own = np.array([[1.0], [5.0], [5.0]]), np.full((3, 1), 100.0)
+    waiting = np.array([[0.0], [2.0], [4.5]])
+    left = relieved(Spun(spun, waiting), own, [np.arange(3)], np.array([0]))
+    assert left.ravel().tolist() == [100, 98, 96]
+
+
+def test_waits_for_one_rank_do_not_make_another_costly(tmp_path):
+    case = prepared(broadcasting(tmp_path, 1.2), grid(cp=2, dp=2))
+    assert those_that_cost(case, np.array([3, 1])).rows == (3,)
 
 
 @pytest.mark.parametrize(("added", "near"), [(8.0, True), (0.5, False)])
 def test_waiting_that_slows_other_stages_leaves_it_open(tmp_path, monkeypatch, added, near):
     """Messages that wait for it may slow the compute of other stages, which no replay gives back."""
     case = prepared(spinning(tmp_path, 0), grid(pp=2, dp=3))
-    beside = np.zeros(case.steps.own.shape)
-    beside[3] = added / 100 * case.step_ns
+    waiting = np.zeros(case.steps.own.shape)
+    waiting[3] = added / 100 * case.step_ns
     mean, z = np.zeros(RANKS), np.zeros(RANKS)
     mean[0], z[0] = 0.1 * case.step_ns, 100.0
-    case = replace(case, met=replace(case.met, beside=beside), found=replace(case.found, mean=mean, z=z))
+    case = replace(
+        case,
+        met=replace(case.met, spun=Spun(waiting, waiting)),
+        found=replace(case.found, mean=mean, z=z),
+    )
     monkeypatch.setattr(no_culprit, "most_ns", lambda _case, _rows: 0.0)
     assert (no_culprit.nearly_costly(case) is not None) == near
 

@@ -56,6 +56,14 @@ def test_rooted_operations_tell_no_order():
     assert waits_of(ops).wait.tolist() == [0, 0]
 
 
+def test_members_that_leave_together_waited_for_the_last():
+    """Clocks show it: a root that left early would have ended its broadcast before the last member came."""
+    usual = [comm(100.0 * i, 10, 0) for i in range(1, 20)]
+    late = {0: comm(5, 45, 0, "broadcast"), 1: comm(30, 20, 0, "broadcast")}
+    ops = matched({rank: [mine, *usual] for rank, mine in late.items()}, group(0, 0, 1))
+    assert waits_of(ops).wait[ops.among(("broadcast",))].tolist() == [25_000, 0]
+
+
 def pair(posted, sent, *, copy=10.0, count=1, shift=0.0):
     """Rank 1 posts receives at `posted`, rank 0 sends at `sent`; a rendezvous, and a sync to align the clocks by."""
     here, there = [], []

@@ -77,7 +77,7 @@ class Case(Measured):
     @cached_property
     def waiting_parts(self) -> dict[int, WaitingParts]:
         """The parts of own time that overlapping waits lengthen, by row, for ranks where this is known."""
-        spun = np.flatnonzero(np.isfinite(self.met.spun).any(axis=1))
+        spun = np.flatnonzero(np.isfinite(self.met.spun.longer).any(axis=1))
         return waiting_parts(self, spun.tolist())
 
     @cached_property

@@ -41,7 +41,7 @@ def typical_without(case: Case, rows: I64) -> F64:
 
 def not_awaited(case: Case, own: F64, rows: I64) -> F64:
     """Return `own` (ranks × steps, ns) without what waits for `rows` or their pipelines add to others' kernels."""
-    return np.maximum(relieved(case.met.waited, own, case.stages, in_line(case, rows)), 0.0)
+    return np.maximum(relieved(case.met.spun, own, case.stages, in_line(case, rows)), 0.0)
 
 
 def in_line(case: Case, rows: I64) -> I64:

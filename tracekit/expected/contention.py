@@ -10,6 +10,7 @@ the program: on its own stage, or on other stages, scaled to the pace of its own
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,47 +18,53 @@ import numpy.typing as npt
 from tracekit.expected.same_kernels import Place, middle_rows, places_of
 from tracekit.steps.medians import median_by_column, of_rows, sampled, weighted_median
 from tracekit.steps.step_kernels import StepKernels
-from tracekit.thresholds.slowrank import MOST_STRETCHED, PEERS_SAMPLED, THOSE_WHO_WAIT
+from tracekit.thresholds.slowrank import MOST_STRETCHED, PEERS_SAMPLED
 from tracekit.thresholds.tables import LIKE_SHARE
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64
 
 
-def spun_longer(run: Measured) -> tuple[F64, F64]:
-    """Return (the own time that overlapping communication adds to kernels, the part that waits add), ns.
+class Spun(NamedTuple):
+    """The own time that overlapping communication adds to kernels, ranks × steps as in `Steps`, ns.
 
-    Both are ranks × steps as in `Steps`. Transfers add the rest, which no cure of a late rank saves. NaN for ranks of a
-    stage in which all wait equally while they compute, and for ranks without a GPU.
+    NaN for ranks of a stage in which all share their device equally with communication, and for ranks without a GPU.
     """
+
+    longer: F64
+    waiting: F64  # the part of it beside waits, by matched communication, which cures of late ranks save
+
+
+def spun_longer(run: Measured) -> Spun:
+    """Return what overlapping communication adds to kernels, whether it waits or transfers."""
     found = np.full(run.steps.own.shape, np.nan)
-    waits, ops, analysed = run.waits, run.ops, np.flatnonzero(run.analysed)
+    waits, ops, known = run.waits, run.ops, np.isfinite(run.steps.own)
+    analysed, overlap = np.flatnonzero(run.analysed), ops.end - ops.start - ops.exposed
     matched = analysed[ops.instance[analysed] >= 0]
-    overlap = ops.end - ops.start - ops.exposed
-    within, known = (run.by_step(rows, overlap[rows]) for rows in (analysed, matched))
-    beside = run.by_step(matched, (waits.wait - waits.exposed_wait)[matched].astype(np.float64))
-    hidden = np.where(np.isfinite(run.steps.own), beside, np.nan)  # waits while it computes
-    shared = of_rows(np.nanmean, np.where(np.isfinite(run.steps.own), within, np.nan))
+    within, timed = (run.by_step(some, overlap[some]) for some in (analysed, matched))
+    beside = run.by_step(matched, (waits.wait - waits.exposed_wait)[matched].astype(np.float64))  # it waits
+    shared = of_rows(np.nanmean, np.where(known, within, np.nan))
     for stage in run.stages:
-        rows = np.array([r for r in stage.tolist() if np.isfinite(hidden[r]).any()], np.int64)
+        rows = stage[np.isfinite(shared[stage])]
         if len(rows) < 2 or not all(run.on_gpu(r) for r in rows.tolist()):
             continue
-        waited = np.nanmean(hidden[rows], axis=1)
-        spared = MOST_STRETCHED * (np.percentile(waited, THOSE_WHO_WAIT) - waited) > run.suspect_ns
+        spared = MOST_STRETCHED * (shared[rows].max() - shared[rows]) > run.suspect_ns
         if spared.any():
             found[rows] = _of_stage(run, rows[spared], rows[~spared], shared)
-    of_waits = np.clip(beside.sum(axis=1) / np.maximum(known.sum(axis=1), 1.0), 0.0, 1.0)
-    return found, found * of_waits[:, None]
+    return Spun(found, found * np.clip(beside / np.maximum(timed, 1.0), 0.0, 1.0))
 
 
-def relieved(waited: F64, own: F64, stages: list[I64], rows: I64) -> F64:
-    """`own` (ranks × steps, ns) without what waits for the cured `rows` add to others; `waited` as `spun_longer`."""
+def relieved(spun: Spun, own: F64, stages: list[I64], rows: I64) -> F64:
+    """`own` (ranks × steps, ns) with the others relieved of waiting for the cured `rows`; `spun` is `spun_longer`.
+
+    Their kernels keep what transfers add, and at least what is added to those of `rows`.
+    """
     less = own.copy()
     for stage in stages:
         mine = np.intersect1d(stage, rows)
         others = np.setdiff1d(stage, rows)
-        if len(mine) and np.isfinite(waited[mine]).any():
-            base = np.nanmean(median_by_column(waited[mine]))
-            less[others] -= np.maximum(np.nan_to_num(waited[others] - base), 0.0)
+        if len(mine) and np.isfinite(spun.longer[mine]).any():
+            more = spun.longer[others] - np.nanmean(median_by_column(spun.longer[mine]))
+            less[others] -= np.maximum(np.nan_to_num(np.minimum(more, spun.waiting[others])), 0.0)
     return less
 
 
@@ -156,8 +163,9 @@ def stretched(run: Measured, rows: Sequence[int]) -> F64:
     """
     read = [run.kernels(row) for row in rows]
     places = _places_of(read)
-    speed = np.array([_speed(places, i) for i in range(len(read))])
-    share = {name: _share(table, speed) for name, table in places.items()}
+    for _ in range(2):  # the usual kernel of a few ranks is partly that of a slow one
+        places = _at_one_speed(places)
+    share = {name: _share(table) for name, table in places.items()}
     result = np.zeros((len(rows), len(run.steps.numbers)))
     for i, kernels in enumerate(read):
         part = np.array([share.get(n, 0.0) for n in kernels.name.tolist()])
@@ -190,25 +198,25 @@ def _like(table: F64) -> tuple[F64, npt.NDArray[np.bool_]]:
     return usual, np.abs(part - others) <= LIKE_SHARE
 
 
-def _speed(places: dict[str, F64], rank: int) -> float:
-    """Return how many times as long kernels of a rank take as usual ones with equal sharing; 1 if it is unknown."""
-    ratio, weight = [np.zeros(0)], [np.zeros(0)]
-    for table in places.values():
-        usual, like = _like(table)
-        ratio.append(table[rank, like[rank], 0] / np.maximum(usual[like[rank], 0], 1.0))
-        weight.append(usual[like[rank], 0])
-    ratios = weighted_median(np.concatenate(ratio), np.concatenate(weight), 1.0)
-    return ratios or 1.0  # kernels of a damaged trace may take no time
+def _at_one_speed(places: dict[str, F64]) -> dict[str, F64]:
+    """Return `places` with the kernels of all ranks as long as usual ones that share the device to the same extent."""
+    tables = [(table, *_like(table)) for table in places.values()]
+    speed = np.ones(len(tables[0][0]) if tables else 0)
+    for rank in range(len(speed)):
+        ratio = [table[rank, :, 0] / np.maximum(usual[:, 0], 1.0) for table, usual, _ in tables]
+        weight = [np.where(like[rank], usual[:, 0], 0.0) for _, usual, like in tables]
+        found = weighted_median(np.concatenate(ratio), np.concatenate(weight), 1.0)
+        speed[rank] = found or 1.0  # kernels of a damaged trace may take no time
+    return {name: table / speed[:, None, None] for name, table in places.items()}
 
 
-def _share(table: F64, speed: F64) -> float:
-    """Return the share of their time beside communication that kernels of one name lose.
+def _share(table: F64) -> float:
+    """Return the share of their time beside communication that kernels of one name lose, all ranks at one speed.
 
     A kernel that takes d, with s beside communication, would take d − share × s alone. Kernels at one position of
-    different ranks give the share, once each rank's own speed is taken out.
+    different ranks give the share.
     """
     usual, like = _like(table)
-    own = table / speed[:, None, None]
-    longer, more = (own - usual)[~like].T
+    longer, more = (table - usual)[~like].T
     part = weighted_median(longer / np.where(more == 0, 1.0, more), np.abs(more), 0.0)
     return min(max(part, 0.0), MOST_STRETCHED)

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from tracekit.expected.contention import spun_longer, stretched
+from tracekit.expected.contention import Spun, spun_longer
 from tracekit.expected.equal_work import Peers, peers_of_work
 from tracekit.expected.excess import over_peers, per_step, rank_excess, recurs, throttled
 from tracekit.expected.nodes import whole_part
@@ -34,8 +34,7 @@ class Circumstances:
     role: F64  # gaps that the rank's role makes
     chance: F64  # what differs by chance on ranks that the other part of own time shows to be slow
     of_role: I64  # rows of ranks with such a role
-    spun: F64  # total time that communication adds to kernels; NaN where unknown
-    waited: F64  # the part of `spun` that waits add
+    spun: Spun  # what communication adds to kernels in total
     peers: Peers  # the ranks that are compared with each other
     by_compute: tuple[int, ...] = ()  # the rows that compute alone shows to be slow
     by_idle: tuple[int, ...] = ()  # the rows that time without compute alone shows to be slow
@@ -66,19 +65,19 @@ def circumstances(run: Measured, *, of_table: bool) -> Circumstances:
     no_rows = np.zeros(0, np.int64)
     peers = peers_of_work(run, partial(whole_part, run), of_table=of_table)
     if of_table:
-        return Circumstances(
-            Dealt(none, none, 0.0), none, none, none, no_rows, none * np.nan, none * np.nan, peers
-        )
+        unknown = Spun(none * np.nan, none * np.nan)
+        return Circumstances(Dealt(none, none, 0.0), none, none, none, no_rows, unknown, peers)
     tokens = dealt_tokens(run.ops, run.steps, run.stages)
-    plain = Circumstances(tokens, none, none, none, no_rows, *spun_longer(run), peers)
+    spun = spun_longer(run)
+    beside = np.zeros(none.shape)
+    for stage in run.stages:
+        beside[stage] = np.nan_to_num(spun.longer[stage] - median_by_column(spun.longer[stage]))
+    met = Circumstances(tokens, beside, none, none, no_rows, spun, peers)
     if not run.on_gpus:  # CPUs do not show compute apart from host work
-        longer = alike_excess(run, plain).significant(run.suspect_ns)
-        return _of_pace(run, replace(plain, beside=_beside(run, plain, np.flatnonzero(longer).tolist())))
+        return _of_pace(run, met)
     computed = run.computed
     rows, role = role_gaps(run, computed, peers)
-    plain = replace(plain, role=role, of_role=rows)
-    longer = alike_excess(run, plain).significant(run.suspect_ns) | _computes_longer(run, plain, computed)[1]
-    met = replace(plain, beside=_beside(run, plain, np.flatnonzero(longer).tolist()))
+    met = replace(met, role=role, of_role=rows)
     return _of_one_part(run, met, _computes_longer(run, met, computed), _idles_longer(run, met, computed))
 
 
@@ -187,27 +186,6 @@ def _of_one_part(
         met, chance=chance, by_compute=tuple(np.flatnonzero(by_compute).tolist()),
         by_idle=tuple(np.flatnonzero(by_idle).tolist()), computing=computing, idling=idling,
     )  # fmt: skip
-
-
-def _beside(run: Measured, met: Circumstances, rows: list[int]) -> F64:
-    """The own time that communication adds to kernels beyond what it adds to the peers', ranks × steps, ns.
-
-    Known for all ranks of a stage in which some wait less than others, otherwise read for `rows` only.
-    """
-    found = np.zeros(run.steps.own.shape)
-    for stage in run.stages:
-        if np.isfinite(met.spun[stage]).any():
-            found[stage] = np.nan_to_num(met.spun[stage] - median_by_column(met.spun[stage]))
-            continue
-        mine = [row for row in rows if row in stage]
-        others = [row for row in stage.tolist() if row not in mine and run.on_gpu(row)]
-        others = sampled(others)
-        if not mine or not others:
-            continue
-        longer = stretched(run, [*mine, *others])
-        usual = np.median(longer[len(mine) :], axis=0)
-        found[mine] = np.maximum(longer[: len(mine)] - usual, 0.0)
-    return found
 
 
 def role_gaps(run: Measured, computed: F64, peers: Peers) -> tuple[I64, F64]:

@@ -168,10 +168,6 @@ MOSTLY_ONE: Final = MAJORITY * NEARLY_ALL
 STOOD_STILL: Final = 0.9
 """Least share of an operation without overlapping compute if its rank waits at once: a kernel's tail may overlap."""
 
-THOSE_WHO_WAIT: Final = 100.0 * (1.0 - MAJORITY / 2.0)
-"""Percentile of a stage's hidden waits that represents its waiting ranks, the median of the half that waits: ranks held
-in step with the late one wait as little as it does, and may be the other half."""
-
 MOST_STRETCHED: Final = 1.0 - 1.0 / CLEARLY_MORE
 """Largest part of the shared time that communication adds to a kernel: it takes `CLEARLY_MORE` times as long at most,
 and twice as long was the worst seen."""

@@ -20,7 +20,8 @@ from tracekit.units import I64, Mask
 class Waits:
     """Waits by operation (as in Operations), transfers by instance; ns.
 
-    Rooted operations have no wait here: a root may leave early, so their durations do not show the order of arrival.
+    Rooted operations have no wait here unless their members leave together: a root may leave early, so that durations
+    alone do not show the order of arrival.
     """
 
     wait: I64  # per operation: until the last member arrived; 0 for the last one and where unmatched
@@ -59,10 +60,20 @@ def measure_waits(ops: Operations, clocks: Clocks, *, eager: Mask) -> Waits:
     held = wait.copy()
     waits = Waits(wait, held, exposed, transfer, delivery, members, members == size, timed, last, first)
     _measure_messages(ops, clocks, waits, eager=eager)
-    rooted = ops.among(ROOTED)
-    wait[rooted] = held[rooted] = 0
+    apart = rows[ops.among(ROOTED)[rows] & ~_left_together(ops, clocks, rows, begin)[number]]
+    wait[apart] = held[apart] = 0
     exposed[:] = np.minimum(wait, ops.exposed)
     return replace(waits, held=wait) if np.array_equal(wait, held) else waits
+
+
+def _left_together(ops: Operations, clocks: Clocks, rows: I64, begin: I64) -> Mask:
+    """Whether the members of each instance end together on exact clocks; `rows` by instance, from `begin` on."""
+    if not len(begin):
+        return np.zeros(0, bool)
+    ends = aligned(ops, clocks, ops.end)[rows]
+    island = ops.by_rank(np.array([clocks.exact.get(rank, rank) for rank in ops.ranks], np.int64))[rows]
+    away, islands = (np.maximum.reduceat(v, begin) - np.minimum.reduceat(v, begin) for v in (ends, island))
+    return np.asarray((islands == 0) & (away <= COMMON_END_NS + CLOCK_DOUBTS * clocks.residual_ns), bool)
 
 
 def _measure_messages(ops: Operations, clocks: Clocks, waits: Waits, *, eager: Mask) -> None:

@@ -139,7 +139,7 @@ def _spared_evidence(case: Case, row: int) -> tuple[Evidence, ...]:
     """The evidence that communication adds less to the compute of the rank in `row` than to its peers'; else empty."""
     if (spared := _spared(case, row)) < case.suspect_ns:
         return ()
-    mine, what = case.steps.mean(case.met.spun[row]), "compute added by overlapping communication"
+    mine, what = case.steps.mean(case.met.spun.longer[row]), "compute added by overlapping communication"
     return (Evidence(what, ms(mine), ms(mine + spared), "ms"),)
 
 

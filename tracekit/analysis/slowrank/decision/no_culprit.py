@@ -238,13 +238,12 @@ def _may_cost_ns(price: float, more: float, longer: float) -> float:
 
 
 def _spun_elsewhere_ns(case: Case, rows: I64) -> float:
-    """The most that overlapping communication adds to the compute of a rank in stages without `rows`, ns a step.
+    """The most that communication which waits adds to the compute of a rank in stages without `rows`, ns a step.
 
-    Counted from the rank of that stage to which it adds least. Where this communication waits for `rows` through
-    messages, a cure saves an unknown part of it.
+    Counted from the rank of that stage to which it adds least. A cure of `rows` saves an unknown part of it.
     """
     others = [stage for stage in case.stages if len(stage) and not len(np.intersect1d(stage, rows))]
-    added = [np.nan_to_num(of_rows(np.nanmean, case.met.beside[stage])) for stage in others]
+    added = [np.nan_to_num(of_rows(np.nanmean, case.met.spun.waiting[stage])) for stage in others]
     return max((float(np.ptp(ranks)) for ranks in added), default=0.0)
 
 

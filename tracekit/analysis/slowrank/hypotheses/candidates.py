@@ -96,15 +96,16 @@ def _together_and_each(
 ) -> tuple[float, list[float]]:
     """(the saving of a step with all of `kept` cured, what of it is lost without the cure of each), ns.
 
-    `target` are own times (ranks × steps, ns) with the cure, and `usual` the work in each part of a step.
+    `target` are cured own times (ranks × steps, ns), `usual` the work by parts; waits last in proportion to the excess.
     """
-    own = case.steps.own
-    cured = relieved(case.met.waited, own, case.stages, in_line(case, kept))
+    own, excess = case.steps.own, np.maximum(np.nan_to_num(case.found.mean[kept]), 0.0)
+    spared = own - relieved(case.met.spun, own, case.stages, in_line(case, kept))
+    cured = own - spared
     cured[kept] = target[kept]
     gain, lost = model.recorded_ns - model.step_ns(cured, usual=usual), []
-    for row in kept if gain > 0 else ():
-        but_one = own.copy()
-        but_one[np.setdiff1d(kept, row)] = target[np.setdiff1d(kept, row)]
+    for row, awaited in zip(kept, excess / max(float(excess.max()), 1.0), strict=True) if gain > 0 else ():
+        but_one = own - (1.0 - awaited) * spared
+        but_one[kept] = np.where(kept[:, None] == row, own[kept], target[kept])
         lost.append(model.step_ns(but_one, usual=usual) - (model.recorded_ns - gain))
     return gain, lost
 
