@@ -25,10 +25,11 @@ def stretched(us, shared):
     return us + min(shared * (1 - 1 / SPEED), us * (SPEED - 1))
 
 
-def spinning(folder, pause, late=2, work=1.0, busy=()):
+def spinning(folder, pause, late=2, work=1.0, busy=(), steps=range(STEPS)):
     """The host of one rank is `pause` µs late for each of the all-reduces that run beside work; ranks end together.
 
-    `work` scales the kernels of that rank. The ranks `busy` transfer beside their other kernel, and wait for none.
+    `work` scales the kernels of that rank, and its host pauses in `steps`. The ranks `busy` transfer beside their other
+    kernel, and wait for none.
     """
     lines = [Timeline(rank) for rank in range(RANKS)]
     for step in range(STEPS):
@@ -38,7 +39,7 @@ def spinning(folder, pause, late=2, work=1.0, busy=()):
                 if line.rank in busy:
                     line.beside(BUSY, 575.0, step * LAYERS + layer, op="all_reduce")
                 line.compute(stretched(500 * (work if line.rank == late else 1), 575.0 * (line.rank in busy)))
-                line.at += pause if line.rank == late else 0
+                line.at += pause if line.rank == late and step in steps else 0
             last = max(line.at for line in lines)
             for line in lines:
                 shared = last + TRANSFER - line.at
@@ -151,6 +152,22 @@ def test_only_the_stage_of_the_cured_is_relieved():
     wide = np.hstack([spun, unknown])
     wider = relieved(Spun(wide, wide), np.hstack([own, own]), stages, np.array([0]))
     assert wider.tolist() == [[v, 100.0] for v in (100, 96, 96, 100, 100)]
+
+
+def test_waits_in_one_step_lengthen_kernels_of_that_step(tmp_path):
+    case = prepared(spinning(tmp_path, 600, steps=[1]), grid(dp=RANKS))
+    longer, computed = case.met.spun.longer, case.computed
+    added = computed[0, 1] - computed[2, 1]
+    assert longer[0, 1] - longer[2, 1] == pytest.approx(added, rel=0.05)
+    assert np.abs(longer[:, [0, 2, 3]]).max() < 0.1 * added  # what transfers add
+
+
+def test_kernels_of_all_stages_count_together(tmp_path):
+    """What waiting adds may be too little to cost anything in one stage, but a cure relieves all of a pipeline."""
+    run = spinning(tmp_path, 20)
+    flat, piped = (prepared(run, mesh).met.spun.longer for mesh in (grid(dp=RANKS), grid(pp=2, dp=3)))
+    assert np.isnan(flat).all()
+    assert np.isfinite(piped[[0, 2, 4]]).all()
 
 
 def test_kernels_keep_what_transfers_add():

@@ -43,11 +43,14 @@ def spun_longer(run: Measured) -> Spun:
     within, timed = (run.by_step(some, overlap[some]) for some in (analysed, matched))
     beside = run.by_step(matched, (waits.wait - waits.exposed_wait)[matched].astype(np.float64))  # it waits
     shared = of_rows(np.nanmean, np.where(known, within, np.nan))
+    least = run.suspect_ns / (
+        MOST_STRETCHED * len(run.stages)
+    )  # a cure relieves the stages of a pipeline together
     for stage in run.stages:
         rows = stage[np.isfinite(shared[stage])]
         if len(rows) < 2 or not all(run.on_gpu(r) for r in rows.tolist()):
             continue
-        spared = MOST_STRETCHED * (shared[rows].max() - shared[rows]) > run.suspect_ns
+        spared = shared[rows].max() - shared[rows] > least
         if spared.any():
             found[rows] = _of_stage(run, rows[spared], rows[~spared], shared)
     return Spun(found, found * np.clip(beside / np.maximum(timed, 1.0), 0.0, 1.0))
@@ -174,7 +177,7 @@ def stretched(run: Measured, rows: Sequence[int]) -> F64:
 
 
 def _places_of(read: Sequence[StepKernels]) -> dict[str, F64]:
-    """Return kernel name → (length, shared time), ranks × positions × 2, medians over steps; equal counts only."""
+    """Return kernel name → (length, shared time), ranks × positions in all steps × 2; equal counts only."""
     found: dict[str, list[F64]] = defaultdict(list)
     for kernels in read:
         for name in np.unique(kernels.name.astype(str)).tolist():
@@ -182,8 +185,9 @@ def _places_of(read: Sequence[StepKernels]) -> dict[str, F64]:
             steps = [np.flatnonzero(mine & (kernels.column == c)) for c in np.unique(kernels.column)]
             if len({len(s) for s in steps}) == 1:
                 rows = np.array(steps)
-                pair = np.stack([kernels.lasted[rows], kernels.shared[rows]], axis=-1)
-                found[name].append(np.median(pair, axis=0))
+                found[name].append(
+                    np.stack([kernels.lasted[rows], kernels.shared[rows]], axis=-1).reshape(-1, 2)
+                )
     return {
         name: np.stack(tables)
         for name, tables in found.items()
