@@ -1,5 +1,7 @@
 """Collectives of unknown groups wait for their stage, where that gives the recorded waits."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from tests.slowrank.jobs import grid, job, prepared
 from tests.what_if.tables import unnamed
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.gaps.evidence_gaps import least_ns
-from tracekit.step_graph.traced_model import mates
+from tracekit.step_graph.traced_model import mates, model_of
 from tracekit.thresholds.slowrank import LITTLE_SHARE
 
 MESH = grid(tp=2, dp=4)
@@ -47,3 +49,15 @@ def test_waits_of_some_are_not_the_stages(tmp_path):
 def test_a_slow_rank_is_named_by_unknown_groups(tmp_path):
     finding = analyse(unnamed(job(tmp_path, MESH, slow={3: 1.3}), "dp"), dict(MESH.sizes))
     assert (finding.verdict, [s.rank for s in finding.suspects]) == ("slow_rank", [3])
+
+
+def test_joined_collectives_put_ranks_on_one_clock(tmp_path):
+    """The clock of two ranks is 5 ms off the others', and no collective of known members shows it."""
+    case = prepared(unnamed(job(tmp_path, MESH), "dp"), MESH)
+    clocks = case.clocks
+    pair = [rank for rank in case.ops.ranks if clocks.island[rank] == clocks.island[3]]
+    assert len(pair) == 2
+    away = {rank: offset + 5e6 * (rank in pair) for rank, offset in clocks.offset.items()}
+    moved = replace(case, clocks=replace(clocks, offset=away))
+    begins = [[line.start for line in model_of(m, joined=True).runs[0][1]] for m in (case, moved)]
+    assert begins[1] == pytest.approx(begins[0], abs=1e3)

@@ -40,12 +40,11 @@ def model_of(
     lasts = np.where(run.buffered.unsure, np.minimum(duration, usual), duration)
     fixed[alone] = (lasts - waits.held)[alone].clip(0.0)
     queue = queue_of(run, free=free)
-    instance, fixed, transfer = (
-        with_mates(run, fixed, transfer) if joined else (ops.instance, fixed, transfer)
-    )
-    more = np.full(len(transfer) - len(queue.before), -1)
-    before = np.append(queue.before, more)
-    runs = _runs(run, queue, like)
+    instance = ops.instance
+    if joined:
+        instance, fixed, transfer = with_mates(run, fixed, transfer)
+    before = np.append(queue.before, np.full(len(transfer) - len(queue.before), -1))
+    runs = _on_one_clock(run, _runs(run, queue, like)) if joined else _runs(run, queue, like)
     later = _ends_later(run) if like is None else like.later
     fixed = fixed if like is None or not np.array_equal(fixed, like.fixed) else like.fixed
     made = StepModel(
@@ -63,12 +62,8 @@ def using_early(run: Measured, model: StepModel) -> StepModel:
     if np.array_equal(uses_of(run, early=True), uses_of(run)):
         return model
     early = _runs(run, queue_of(run, early=True), model)
-    same = all(
-        a is b
-        for (_, one), (_, other) in zip(early, model.runs, strict=True)
-        for a, b in zip(one, other, strict=True)
-    )
-    return model if same else replace(model, runs=early)
+    pairs = (zip(a, b, strict=True) for (_, a), (_, b) in zip(early, model.runs, strict=True))
+    return model if all(a is b for lines in pairs for a, b in lines) else replace(model, runs=early)
 
 
 def _runs(run: Measured, queue: CollectiveQueue, like: StepModel | None) -> tuple[StepRun, ...]:
@@ -93,9 +88,7 @@ def _ends_later(run: Measured) -> F64:
     """
     ops = run.ops
     later = np.zeros(len(ops.start))
-    on_host = np.repeat(
-        [not ops.per_rank[r].on_gpu for r in ops.ranks], [len(ops.per_rank[r].start) for r in ops.ranks]
-    )
+    on_host = ops.by_rank(np.array([not ops.per_rank[r].on_gpu for r in ops.ranks]))
     p2p = ops.p2p[ops.channel] | (ops.channel < 0)
     rows = np.flatnonzero(on_host & ~p2p & (ops.instance >= 0))
     if not len(rows):
@@ -184,6 +177,22 @@ def with_mates(run: Measured, fixed: F64, transfer: F64) -> tuple[I64, F64, F64]
     least = np.full(int(number.max(initial=-1)) + 1, np.inf)
     np.minimum.at(least, number[rows], (ops.end - ops.start)[rows].astype(np.float64))
     return instance, np.where(number >= 0, -1.0, fixed), np.concatenate([transfer, least])
+
+
+def _on_one_clock(run: Measured, runs: tuple[StepRun, ...]) -> tuple[StepRun, ...]:
+    """Return `runs` with all clocks as that of the first ranks: the last members of a joined collective leave alike."""
+    ops, number, ends = run.ops, mates(run), aligned(run.ops, run.clocks, run.ops.end).astype(np.float64)
+    island, rows = run.clocks.island, np.flatnonzero(number >= 0)
+    of = ops.by_rank(np.array([island[rank] for rank in ops.ranks], np.int64))[rows]
+    first, shift = np.full(int(number.max(initial=-1)) + 1, np.nan), dict[int, float]()
+    for own in sorted(set(island.values())):
+        left = np.full_like(first, np.nan)
+        np.fmax.at(left, number[rows[of == own]], ends[rows[of == own]])
+        away = first - left
+        shift[own] = float(np.nanmedian(away)) if np.isfinite(away).any() else 0.0
+        first = np.where(np.isnan(first), left + shift[own], first)
+    shifts = [shift[island[rank]] for rank in run.steps.ranks]
+    return tuple((c, tuple(replace(t, start=t.start + shifts[t.row]) for t in lines)) for c, lines in runs)
 
 
 def _of_rank(run: Measured, rank: int, open_: Mask) -> dict[tuple[int, int, str], I64]:
