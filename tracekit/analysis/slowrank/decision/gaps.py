@@ -254,4 +254,5 @@ def _doubts(e: Evidence, answer: Answer) -> Iterator[tuple[float, Callable[[], A
             yield max(high, default=0.0), partial(leave_rank_open, case, found)
     for gap in (gap for ask in BESIDE for gap in ask(e)) if answer.verdict == "imbalance" else ():
         if gap.decides:
-            yield gap.could_hide, partial(left_open, gap.what, gap.to_decide, gap.candidates)
+            both = *gap.candidates, *answer.suspects
+            yield gap.could_hide, partial(left_open, gap.what, gap.to_decide, both)
