@@ -1,5 +1,7 @@
 """Arguments that some kernels lost are told by their stream, by other steps, and by the numbers around them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -36,6 +38,15 @@ def test_one_group_a_stream_tells_the_group():
     whole, found = read(steady(groups=(0, 0))), repaired(read(steady({1, 4}, groups=(0, 0))))
     assert found.group.tolist() == whole.group.tolist()
     assert found.seq.tolist() == whole.seq.tolist()
+
+
+def test_groups_from_common_ends_tell_no_other_place():
+    """The ends would have shown the group of the second call as well, unless it is of another one."""
+    rank = read(steady(range(9), groups=(0, 0, 0)))
+    shown = np.arange(9) % 3 != 1
+    group = np.where(shown, 0, -1).astype(rank.group.dtype)
+    found = repaired(replace(rank, group=group, inferred=shown))
+    assert found.group.tolist() == group.tolist()
 
 
 def test_other_steps_tell_the_group_on_a_shared_stream():

@@ -43,7 +43,7 @@ def repaired(rank: RankOps, *, final: bool = True) -> RankOps:
         rows = np.flatnonzero((rank.stream == stream) & ~message)
         at = places(rank.step, rows)
         _fill_kinds(op, token, at)
-        _fill_groups(group, op, rows, at)
+        _fill_groups(group, op, rows if rank.inferred is None else rows[~rank.inferred[rows]], at)
         if final or (rank.step != NO_STEP).any():
             _withdraw_open_steps(group, hint, rank, rows)
     seq = rank.seq.copy()
@@ -149,9 +149,10 @@ def _fill_kinds(op: list[str], token: list[str], places: list[I64]) -> None:
 
 
 def _fill_groups(group: I32, op: list[str], rows: I64, places: list[I64]) -> None:
-    """Take the group of the same place of other steps, else the only one that most of a kind on the stream name.
+    """Take the group of the same place of other steps, else the only one that most of a kind name among `rows`.
 
-    If few name it, the others did not lose their arguments: they are of a CUDA graph, and of any group.
+    If few name it, the others did not lose their arguments: they are of a CUDA graph, and of any group. So are those
+    beside operations with groups inferred from common ends: these would have shown theirs.
     """
     for place in places:
         here = np.unique(group[place][group[place] != UNKNOWN])
