@@ -18,8 +18,8 @@ WORST = {
     "answers": 1,
     "answer functions": 0,
     "functions that answer": 60,
-    "lines": 8423,
-    "lines with case, graph and matching": 16111,
+    "lines": 8425,
+    "lines with case, graph and matching": 16113,
 }
 """The values today, as `make measures` prints them with the goal of each.
 

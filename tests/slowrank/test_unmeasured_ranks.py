@@ -35,6 +35,7 @@ def job(folder, cut):
 def test_ranks_without_a_whole_step_are_not_healthy(tmp_path, cut, verdict):
     found = analyse(job(tmp_path, cut))
     assert (found.verdict, found.suspects) == (verdict, ())
+    assert [(c.rank, c.lost_ms_low) for c in found.candidates] == [(rank, 0.0) for rank in cut]
     if cut:
         assert "ranks 2, 3 recorded none of the compared steps whole" in found.reason
         assert "record three whole steps or more" in found.to_decide

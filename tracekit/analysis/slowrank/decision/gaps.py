@@ -49,7 +49,7 @@ from tracekit.analysis.slowrank.gaps.lone_transfers import (
     remedy,
 )
 from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import Answer, left_open, link_ends, rows_named
+from tracekit.analysis.slowrank.suspects import Answer, left_open, link_ends, rows_named, up_to
 from tracekit.case.case import Case
 from tracekit.case.wording import fewest_traces, listed, of_step, ranks_in_words
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE, RANKS_LISTED
@@ -102,8 +102,10 @@ def steps_were_left_out(e: Evidence) -> Iterator[Gap]:
     """Some ranks recorded no compared step whole, most operations lie outside the only one, or windows cut some."""
     case, without = e.case, e.case.unmeasured
     if without:
-        what = f"{ranks_in_words(without)} recorded none of the compared steps whole, so their own time is unknown"
-        yield Gap(what, case.step_ns, whole_steps(case))
+        own = "its own time is" if len(without) == 1 else "their own times are"
+        what = f"{ranks_in_words(without)} recorded none of the compared steps whole, so that {own} unknown"
+        few = {case.steps.row(rank): case.step_ns for rank in without if len(without) <= RANKS_LISTED}
+        yield Gap(what, case.step_ns, whole_steps(case), up_to(case, few))
     if compared_little(case):
         what = (
             f"the only step that all ranks recorded whole holds {float(case.analysed.mean()):.0%} of the recorded "
