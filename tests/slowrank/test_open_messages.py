@@ -28,7 +28,7 @@ def test_a_price_of_unmatched_waits_has_no_low_end(tmp_path, monkeypatch):
     mesh = grid(tp=2, dp=4)
     run = unnamed(unnamed(job(tmp_path, mesh, slow={1: 1.3}, jitter=0), "dp"), "tp")
     assert least_ns(prepared(run, mesh), np.array([1])) == pytest.approx(1.8e6, rel=0.1)
-    monkeypatch.setattr("tracekit.case.case.LITTLE_SHARE", 0)
+    monkeypatch.setattr("tracekit.case.case.mates", lambda m: np.full(len(m.ops.start), -1))
     case = prepared(run, mesh)
     assert least_ns(case, np.array([1])) == pytest.approx(0, abs=1e4)
     assert most_ns(case, np.array([1])) > 1e6
