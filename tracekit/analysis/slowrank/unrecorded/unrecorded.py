@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tracekit.case.case import Case
-from tracekit.case.cures import likely_saved_ns
 from tracekit.case.wording import of_step, ranks_in_words
 from tracekit.expected.nodes import nodes_with_unseen
 from tracekit.expected.sound_transfers import longest_ns
@@ -41,23 +40,17 @@ def with_typical_unseen(case: Case) -> Case | None:
     """`case` with unrecorded ranks in its model; None where they do not matter, or the model misses more with them.
 
     The waits in complete operations show which model holds: waits for unrecorded ranks keep their lengths in the other.
-    Waits that copies leave unexplained may be for an unrecorded rank; they hide no recorded rank that costs more.
     """
     rows = _rows(case)
     if case.timeline is None or _worst(case, rows, case.ops.exposed[rows]) < case.threshold_ns:
         return None
     found = _stand_ins(case)
-    if found is None:
-        return None
-    replayed, costs = replace(case, model=found.model, seen=case.model), 0.0
-    if not found.relayed:
-        costs = likely_saved_ns(replayed, case.significant(case.threshold_ns))
-    if left_ns(case, found.model) >= max(costs, case.threshold_ns):
+    if found is None or left_ns(case, found.model) >= case.threshold_ns:
         return None
     if not found.relayed and missed_ns(case, found.model) > missed_ns(case, case.timeline):
         return None
     slowest = _with_unseen(case, case.pinned_model) if found.relayed else None
-    return replace(replayed, slowest=slowest.model if slowest else None)
+    return replace(case, model=found.model, seen=case.model, slowest=slowest.model if slowest else None)
 
 
 def waited_for_unseen(case: Case, own: F64) -> Unseen:
@@ -78,12 +71,12 @@ def waited_for_unseen(case: Case, own: F64) -> Unseen:
     model = copied or case.early_model.pinned(case).of_traces
     if model is None:
         return Unseen(_worst(case, rows, exposed - sent), 0.0, ranks)
-    missed, left = (case.residual_ns, left_ns(case, copied)) if copied else (case.pinned_residual_ns, 0.0)
+    missed = case.pinned_residual_ns if copied is None else case.residual_ns
     most = min(_saved_ns(case, model, rows, sent, own) + missed, held)
     usual = usual_work_ns(case, case.found)
     typical = _with_unseen(case, model, usual, usual) if case.slowest else None
     replayed = typical.model if typical else model
-    longer = max(model.recorded_ns - replayed.recorded_ns, left * (left >= case.threshold_ns), 0.0)
+    longer = max(model.recorded_ns - replayed.recorded_ns, 0.0)
     awaited = min(_saved_ns(case, replayed, rows, sound, case.steps.own) + longer, most)
     copies = _stand_ins(case) if awaited >= case.threshold_ns else None
     late = explained_ns(case, copies, ranks) if copies and not copies.relayed else {}
