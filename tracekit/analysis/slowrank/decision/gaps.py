@@ -221,8 +221,8 @@ def widest_first(e: Evidence) -> list[Gap]:
 def dearer_in_doubt(case: Case, answer: Answer) -> Answer:
     """`answer`, left open where something in doubt may cost more than all that it names.
 
-    A cheaper fault is not blamed while a dearer one is in doubt, nor is a design or the data. Of open answers, the
-    dearest doubt comes first.
+    A cheaper fault is not blamed while a dearer one is in doubt, nor is a design or the data. The dearest doubt comes
+    first in an answer that is open already.
     """
     named = max((s.lost_ms_high or 0.0 for s in answer.candidates), default=ms(answer.gain))
     doubts = _doubts(evidence_of(case), answer) if answer.verdict != "healthy" else ()
@@ -241,8 +241,8 @@ def dearer_in_doubt(case: Case, answer: Answer) -> Answer:
 def _doubts(e: Evidence, answer: Answer) -> Iterator[tuple[float, Callable[[], Answer]]]:
     """Yield what the evidence leaves in doubt beside `answer`: (the most that it costs, ns; the open answer about it).
 
-    Of ranks only those with a larger excess than its own. Slowness in one step and gaps are no doubt about ranks that
-    are slow in every step. A gap leaves open what is uneven, by design or by chance: that does not explain it.
+    Other ranks count with a larger excess than its own. Slowness in one step and gaps are no doubt about ranks that are
+    slow in every step. Work that is uneven, by design or by chance, explains no gap.
     """
     case, excess = e.case, np.nan_to_num(e.case.found.mean)
     own = max(excess[rows_named(case, answer)], default=-np.inf) if answer.verdict == "slow_rank" else -np.inf
