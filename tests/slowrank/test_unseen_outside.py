@@ -33,4 +33,4 @@ def operations(longer):
 )
 def test_the_usual_wait_of_all_members_counts(longer, found):
     inside = np.tile([True] * INSIDE + [False] * OUTSIDE, 2)
-    assert longer_outside(operations(longer), inside, 0) == found
+    assert longer_outside(operations(longer), inside, np.arange(len(inside))) == found

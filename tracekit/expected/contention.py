@@ -43,9 +43,7 @@ def spun_longer(run: Measured) -> Spun:
     within, timed = (run.by_step(some, overlap[some]) for some in (analysed, matched))
     beside = run.by_step(matched, (waits.wait - waits.exposed_wait)[matched].astype(np.float64))  # it waits
     shared = of_rows(np.nanmean, np.where(known, within, np.nan))
-    least = run.suspect_ns / (
-        MOST_STRETCHED * len(run.stages)
-    )  # a cure relieves the stages of a pipeline together
+    least = run.suspect_ns / (MOST_STRETCHED * len(run.stages))  # a cure relieves all stages of a pipeline
     for stage in run.stages:
         rows = stage[np.isfinite(shared[stage])]
         if len(rows) < 2 or not all(run.on_gpu(r) for r in rows.tolist()):

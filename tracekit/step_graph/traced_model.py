@@ -40,11 +40,12 @@ def model_of(
     lasts = np.where(run.buffered.unsure, np.minimum(duration, usual), duration)
     fixed[alone] = (lasts - waits.held)[alone].clip(0.0)
     queue = queue_of(run, free=free)
-    instance = ops.instance
+    instance, runs = ops.instance, _runs(run, queue, like)
     if joined:
-        instance, fixed, transfer = with_mates(run, fixed, transfer)
+        number = mates(run)
+        instance, fixed, transfer = with_mates(run, number, fixed, transfer)
+        runs = _on_one_clock(run, number, runs)
     before = np.append(queue.before, np.full(len(transfer) - len(queue.before), -1))
-    runs = _on_one_clock(run, _runs(run, queue, like)) if joined else _runs(run, queue, like)
     later = _ends_later(run) if like is None else like.later
     fixed = fixed if like is None or not np.array_equal(fixed, like.fixed) else like.fixed
     made = StepModel(
@@ -165,13 +166,12 @@ def mates(run: Measured) -> I64:
     return number
 
 
-def with_mates(run: Measured, fixed: F64, transfer: F64) -> tuple[I64, F64, F64]:
+def with_mates(run: Measured, number: I64, fixed: F64, transfer: F64) -> tuple[I64, F64, F64]:
     """Return (instance by operation, fixed duration, transfer by instance) with joined ones behind matched ones; ns.
 
-    `fixed` and `transfer` are those of a step model. The last rank at a place shows how long the transfer is.
+    `number` is that of `mates`, the rest those of a step model. The last rank at a place shows the transfer.
     """
-    ops, number = run.ops, mates(run)
-    rows = np.flatnonzero(number >= 0)
+    ops, rows = run.ops, np.flatnonzero(number >= 0)
     instance = ops.instance.copy()
     instance[rows] = len(transfer) + number[rows]
     least = np.full(int(number.max(initial=-1)) + 1, np.inf)
@@ -179,19 +179,20 @@ def with_mates(run: Measured, fixed: F64, transfer: F64) -> tuple[I64, F64, F64]
     return instance, np.where(number >= 0, -1.0, fixed), np.concatenate([transfer, least])
 
 
-def _on_one_clock(run: Measured, runs: tuple[StepRun, ...]) -> tuple[StepRun, ...]:
+def _on_one_clock(run: Measured, number: I64, runs: tuple[StepRun, ...]) -> tuple[StepRun, ...]:
     """Return `runs` with all clocks as that of the first ranks: the last members of a joined collective leave alike."""
-    ops, number, ends = run.ops, mates(run), aligned(run.ops, run.clocks, run.ops.end).astype(np.float64)
-    island, rows = run.clocks.island, np.flatnonzero(number >= 0)
-    of = ops.by_rank(np.array([island[rank] for rank in ops.ranks], np.int64))[rows]
+    ops, ends = run.ops, aligned(run.ops, run.clocks, run.ops.end).astype(np.float64)
+    of = ops.by_rank(np.array([run.clocks.island[rank] for rank in ops.ranks], np.int64))
+    rows = (known := np.flatnonzero(number >= 0))[np.argsort(of[known], kind="stable")]
     first, shift = np.full(int(number.max(initial=-1)) + 1, np.nan), dict[int, float]()
-    for own in sorted(set(island.values())):
-        left = np.full_like(first, np.nan)
-        np.fmax.at(left, number[rows[of == own]], ends[rows[of == own]])
-        away = first - left
-        shift[own] = float(np.nanmedian(away)) if np.isfinite(away).any() else 0.0
-        first = np.where(np.isnan(first), left + shift[own], first)
-    shifts = [shift[island[rank]] for rank in run.steps.ranks]
+    for mine in np.split(rows, np.flatnonzero(np.diff(of[rows])) + 1) if len(rows) else ():
+        places, at = np.unique(number[mine], return_inverse=True)
+        left = np.full(len(places), -np.inf)
+        np.maximum.at(left, at, ends[mine])
+        away, new = first[places] - left, np.isnan(first[places])
+        shift[int(of[mine[0]])] = by = 0.0 if new.all() else float(np.nanmedian(away))
+        first[places[new]] = left[new] + by
+    shifts = [shift.get(run.clocks.island[rank], 0.0) for rank in run.steps.ranks]
     return tuple((c, tuple(replace(t, start=t.start + shifts[t.row]) for t in lines)) for c, lines in runs)
 
 

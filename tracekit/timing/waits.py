@@ -151,17 +151,17 @@ def _share_in_batches(ops: Operations, waits: Waits, messages: I64) -> None:
     waits.wait[order[~first]] = 0
 
 
-def longer_outside(ops: Operations, inside: Mask, channel: int) -> float:
-    """Return how much longer operations of `channel` last where not `inside` the analysed steps, in all of these, ns.
+def longer_outside(ops: Operations, inside: Mask, mine: I64) -> float:
+    """Return how much longer the operations `mine` of a channel last not `inside` the analysed steps, over these, ns.
 
     Of the member that waits least, and by the median over operations, so that one long operation counts for nothing.
     Messages are compared with messages of the same kind; 0 where there are none on either side.
     """
-    mine, kind = np.flatnonzero(ops.channel == channel), ops.messages[1]
-    lasted, found = (ops.end - ops.start).astype(np.float64), []
+    kind, lasted, found = ops.messages[1][mine], (ops.end[mine] - ops.start[mine]).astype(np.float64), []
     for rank in np.unique(ops.rank[mine]).tolist():
-        rows = mine[ops.rank[mine] == rank]
-        here, away = rows[inside[rows]], rows[~inside[rows]]
+        here, away = (
+            np.flatnonzero((ops.rank[mine] == rank) & (inside[mine] == side)) for side in (True, False)
+        )
         usual = {k: float(np.median(lasted[here[kind[here] == k]])) for k in np.unique(kind[here]).tolist()}
         longer = [lasted[row] - usual[kind[row]] for row in away.tolist() if kind[row] in usual]
         found += [float(np.median(longer)) * len(here)] if longer else []

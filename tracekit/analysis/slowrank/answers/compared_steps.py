@@ -80,10 +80,11 @@ ALL_RANKS: Final = "start and stop the profiler on all ranks at the same steps"
 
 def unseen_late_outside(e: Evidence) -> Iterator[Gap]:
     """Operations with a rank that left no trace typically last longer outside the compared steps than in them."""
-    case, missing = e.case, frozenset(e.case.missing)
-    for number, channel in enumerate(case.ops.channels):
+    case, missing, order = e.case, frozenset(e.case.missing), np.argsort(e.case.ops.channel, kind="stable")
+    bounds = np.searchsorted(case.ops.channel[order], np.arange(len(case.ops.channels) + 1))
+    for channel, mine in zip(case.ops.channels, np.split(order, bounds)[1:], strict=False):
         unseen = sorted(missing.intersection(channel.members))
-        longer = longer_outside(case.ops, case.analysed, number) / case.steps.count if unseen else 0.0
+        longer = longer_outside(case.ops, case.analysed, mine) / case.steps.count if unseen else 0.0
         if longer >= e.least:
             what = (
                 f"operations with {ranks_in_words(unseen)}, which left no trace, last {of_step(case, longer)} longer "
@@ -164,9 +165,8 @@ def odd_steps(case: Case) -> tuple[int, ...]:
     """The numbers of the steps that are long because they hold operations that the usual ones do not."""
     if not (case.steps.labelled and case.steps.cut is None and case.timeline is not None):
         return ()
-    votes = Counter(
-        column for row in range(len(case.steps.ranks)) for column in odd_columns(case.ops, case.steps, row)
-    )
+    rows = range(len(case.steps.ranks))
+    votes = Counter(column for row in rows for column in odd_columns(case.ops, case.steps, row))
     most = MAJORITY * len(case.steps.ranks)
     return tuple(case.steps.numbers[c] for c, often in sorted(votes.items()) if often > most)
 
