@@ -11,6 +11,7 @@ from tracekit.analysis.places import places
 from tracekit.analysis.questions.answer import answer as asked
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.decision.decide import first_of
+from tracekit.analysis.slowrank.decision.no_culprit import experts_get_uneven_tokens
 from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.errors import UsageError
 from tracekit.mesh.parts import given_parts
@@ -87,6 +88,17 @@ def test_tokens_explain_no_wrong_matches(tmp_path, missed, rule):
     case = prepared(Experts(job, liked=liked(job)).write(tmp_path), job)
     vars(case)["pinned_residual_ns"] = missed * Evidence(case).tokens
     assert first_of(Evidence(case)).rules == (rule,)
+
+
+@pytest.mark.parametrize(("waited", "verdict"), [(0.5, "imbalance"), (2.0, "inconclusive")])
+def test_tokens_explain_no_waits_for_an_unrecorded_rank(tmp_path, monkeypatch, waited, verdict):
+    """A recorded rank waits for it alone, for less or for more than uneven tokens cost."""
+    job = mesh(2, tp=2, dp=4)
+    case = prepared(Experts(job, liked=liked(job)).write(tmp_path), job)
+    late = {5: waited * Evidence(case).tokens}
+    monkeypatch.setattr("tracekit.analysis.slowrank.decision.no_culprit.late_alone", lambda *_: late)
+    found = experts_get_uneven_tokens(Evidence(case))
+    assert (found.verdict, [c.rank for c in found.candidates]) == (verdict, [5] if waited > 1 else [])
 
 
 def test_price_of_liked_experts_is_an_even_share(tmp_path):

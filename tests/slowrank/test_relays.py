@@ -22,6 +22,7 @@ SUBSETS = {
     "last": LAST,
     "first of one, last": (0, *LAST),
     "middle of one, last": (4, *LAST),
+    "middle, last of one": (*MIDDLE, 8),
 }
 
 
@@ -87,6 +88,19 @@ def test_relays_give_the_recorded_steps(tmp_path, lost):
     model = with_unseen(case, case.timeline, case.found, {}).model
     assert model.missed_ns(case) < 0.001 * case.step_ns
     assert model.recorded_ns == pytest.approx(case.step_ns, rel=0.001)
+
+
+def test_all_are_relays_where_copies_leave_waits(tmp_path, monkeypatch):
+    """Rank 7 as a copy of 6 needs messages of stage 2, which no trace of its pipeline shows."""
+    monkeypatch.setattr("tests.slowrank.test_relays.TENSOR", 2)
+    monkeypatch.setattr("tests.slowrank.test_relays.STAGES", 4)
+    monkeypatch.setattr("tests.slowrank.test_relays.GROUPS", {n: (2 * n, 2 * n + 1) for n in range(4)})
+    part, whole = (
+        analyse(pipeline(tmp_path / n, {1: 1.5}, gone)) for n, gone in (("part", (4, 5, 7)), ("whole", ()))
+    )
+    assert [s.rank for s in part.suspects] == [s.rank for s in whole.suspects] == [1]
+    low, high = part.suspects[0].lost_ms_low, part.suspects[0].lost_ms_high
+    assert whole.suspects[0].lost_ms_per_step / 2 < low <= whole.suspects[0].lost_ms_per_step <= high
 
 
 @pytest.mark.parametrize("lost", [MIDDLE, LAST], ids=["middle", "last"])

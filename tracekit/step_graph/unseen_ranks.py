@@ -33,12 +33,13 @@ Place = tuple[Hashable, str, int, int]
 class StandIns:
     """A step model with ranks without a trace: copies of typical peers, and relays.
 
-    ranks: the rank of each of their operations, which follow the recorded ones. relayed: whether some are relays.
+    ranks: the rank of each of their operations, which follow the recorded ones. relayed, copied: whether some are.
     """
 
     model: StepModel
     ranks: I64
     relayed: bool
+    copied: bool
 
     @property
     def lines(self) -> list[list[RankTimeline]]:
@@ -49,19 +50,19 @@ class StandIns:
 
 def with_unseen(
     run: Measured, model: StepModel, found: Excess, nodes: Mapping[int, str | int],
-    late: float = np.inf, most: float = np.inf,
+    late: float = np.inf, most: float = np.inf, *, copied: bool = True,
 ) -> StandIns | None:  # fmt: skip
     """Return `model` of `run` with ranks without a trace; None if no rank is unseen, or results precede inputs.
 
     A rank is a copy of a typical peer of its stage, as `found` shows; `nodes` are the hosts of ranks, as far as known:
-    it works like those of its host where all of them are slow. Without such a peer it is a relay. These work as long as
-    the recording admits, but no longer than stages that work `most`, ns a step, and where all receivers came after
-    their results, no longer than stages that work `late`.
+    it works like those of its host where all of them are slow. Without such a peer it is a relay, as all are unless
+    `copied`. These work as long as the recording admits, but no longer than stages that work `most`, ns a step, and
+    where all receivers came after their results, no longer than stages that work `late`.
     """
     missing = [r for r in run.missing if r in run.mesh.coordinates]
     if not missing or len(missing) < len(run.missing):
         return None
-    known = {r: row for r in missing if (row := _like(run, found, nodes, r)) is not None}
+    known = {r: row for r in missing if copied and (row := _like(run, found, nodes, r)) is not None}
     draft, runs, relayed = _Draft(run, model, frozenset(known)), list[StepRun](), len(known) < len(missing)
     for columns, lines in model.runs:
         steps = [run.steps.numbers[c] for c in columns]
@@ -79,7 +80,7 @@ def with_unseen(
         for row, relay in enumerate(relays, len(run.steps.ranks)):
             added.append(draft.relayed(relay, *relay.works(late, most, len(columns)), row))
         runs.append((columns, (*lines, *added)))
-    return StandIns(draft.model(tuple(runs)), np.array(draft.ranks, np.int64), relayed)
+    return StandIns(draft.model(tuple(runs)), np.array(draft.ranks, np.int64), relayed, bool(known))
 
 
 def _hold(relays: Sequence[Relay], lines: Sequence[RankTimeline]) -> bool:

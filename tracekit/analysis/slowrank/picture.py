@@ -82,7 +82,8 @@ def criteria(case: Case, answer: Answer) -> tuple[Criterion, ...]:
     """The criteria of the decision: size, significance and price of the excess, model error, matched share, steps."""
     named = rows_named(case, answer)
     rows = np.array(named or range(len(case.steps.ranks)), np.int64)
-    longer, z = (_most(part[rows]) for part in (case.found.mean, case.found.z))
+    known = ([v for v in part[rows].tolist() if np.isfinite(v)] for part in (case.found.mean, case.found.z))
+    longer, z = (max(values, default=float("nan")) for values in known)
     matched = case.coverage.matched
     least = f"{MIN_LOST_SHARE:.0%} of the step: {_ms(case.threshold_ns)}"
     cost = _ms(case.step_ns * answer.gain / case.base_ns) if answer.gain > 0 else "no excess to price"
@@ -117,11 +118,6 @@ _REASONS: Final = (
     "One step cannot separate a slow rank from chance.",
 )
 """What each criterion measures, and why it counts."""
-
-
-def _most(values: F64) -> float:
-    known = values[np.isfinite(values)]
-    return float(known.max()) if len(known) else float("nan")
 
 
 def _ms(ns: float) -> str:

@@ -54,7 +54,7 @@ from tracekit.findings import Evidence as Shown
 from tracekit.step_graph.statistics import NORMAL_95
 from tracekit.steps.medians import median_by_column
 from tracekit.thresholds.slowrank import COVERAGE_WHOLE, LITTLE_SHARE
-from tracekit.units import I64, NS_PER_US, Mask, ms
+from tracekit.units import NS_PER_US, Mask, ms
 
 
 def blame_ranks(case: Case, found: Hypothesis) -> Answer:
@@ -172,15 +172,10 @@ def _not_saved(case: Case, found: Hypothesis) -> float:
     own = typical_without(case, rows)
     own[rows] = np.fmin(own[rows] + slower, case.steps.own[rows])
     replayed = min(max(found.gain - saved_ns(case, rows, own), 0.0), slower)
-    replayed += (1.0 - _by_compute(case, rows)) * (slower - replayed)
+    usual = np.stack([median_by_column(case.computed[case.stage_of(row)]) for row in rows.tolist()])
+    computing = np.nansum(case.computed[rows] - usual) / max(np.nansum(case.found.value[rows]), 1.0)
+    replayed += (1.0 - float(np.clip(computing, 0.0, 1.0))) * (slower - replayed)
     return float(np.linalg.norm([error, replayed, min(NORMAL_95 * LITTLE_SHARE * case.step_ns, slower)]))
-
-
-def _by_compute(case: Case, rows: I64) -> float:
-    """The share of the excess of `rows` that is compute, 0 to 1."""
-    computed = case.computed
-    longer = computed[rows] - np.stack([median_by_column(computed[case.stage_of(r)]) for r in rows.tolist()])
-    return float(np.clip(np.nansum(longer) / max(np.nansum(case.found.value[rows]), 1.0), 0.0, 1.0))
 
 
 _Found = TypeVar("_Found", LongStage, SlowLink)

@@ -55,8 +55,20 @@ def with_most_of_it(case: Case, answer: Answer) -> Answer:
     prices = [(_saved(case, row, case.steps.own[row] - over[row]), row) for row in longest]
     lost, row = max(prices, default=(0.0, -1), key=lambda found: found[0])
     uneven = max(answer.gain, _levelled(case))  # to its peers' median, as the rank is cured
-    dear = lost >= max(MOSTLY_ONE * uneven, case.threshold_ns)
-    return _leave_open(case, row, lost, uneven, over[row]) if dear else answer
+    if lost < max(MOSTLY_ONE * uneven, case.threshold_ns):
+        return answer
+    (candidate,) = explained(case, (row,), [Price.up_to(lost)], [0.0])
+    at = int(np.argmax(over[row]))
+    reason = (
+        f"work is distributed unevenly and ranks wait {of_step(case, uneven)}, but {ms(lost):.1f} ms of that for rank "
+        f"{candidate.rank} alone, which works {ms(float(over[row, at])):.1f} ms longer than its peers in step "
+        f"{case.steps.numbers[at]}; with uneven data the longest rank changes from step to step"
+    )
+    decide = (
+        f"{more_steps(case)}: the longest documents move to other ranks, a slow rank stays slow; compare rank "
+        f"{candidate.rank} in step {case.steps.numbers[at]} with a peer (tracekit open shows both)"
+    )
+    return left_open(reason, decide, (candidate,))
 
 
 def _levelled(case: Case) -> float:
@@ -69,22 +81,6 @@ def _saved(case: Case, row: int, own: F64) -> float:
     cured = case.steps.own.copy()
     cured[row] = own
     return saved_ns(case, np.array([row]), cured)
-
-
-def _leave_open(case: Case, row: int, lost: float, uneven: float, over: F64) -> Answer:
-    """The open answer: the rank in `row` causes `lost` of the `uneven` ns a step; `over` is its excess by step, ns."""
-    (candidate,) = explained(case, (row,), [Price.up_to(lost)], [0.0])
-    at = int(np.argmax(over))
-    reason = (
-        f"work is distributed unevenly and ranks wait {of_step(case, uneven)}, but {ms(lost):.1f} ms of that for rank "
-        f"{candidate.rank} alone, which works {ms(float(over[at])):.1f} ms longer than its peers in step "
-        f"{case.steps.numbers[at]}; with uneven data the longest rank changes from step to step"
-    )
-    decide = (
-        f"{more_steps(case)}: the longest documents move to other ranks, a slow rank stays slow; compare rank "
-        f"{candidate.rank} in step {case.steps.numbers[at]} with a peer (tracekit open shows both)"
-    )
-    return left_open(reason, decide, (candidate,))
 
 
 def with_hidden_rank(case: Case, answer: Answer) -> Answer:

@@ -13,7 +13,7 @@ from tracekit.analysis.slowrank.answers import culprit_answers, harmless, late_h
 from tracekit.analysis.slowrank.answers.hidden_rank import with_hidden_rank, with_most_of_it
 from tracekit.analysis.slowrank.decision import culprits, gaps, limits, no_culprit
 from tracekit.analysis.slowrank.evidence import Evidence, evidence_of
-from tracekit.analysis.slowrank.gaps.recurrence import OneStep, step_in_words
+from tracekit.analysis.slowrank.gaps.recurrence import step_in_words
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.unrecorded.unrecorded import with_typical_unseen
 from tracekit.case.case import Case, without_steps
@@ -92,12 +92,6 @@ def first_of(evidence: Evidence) -> Answer:
     raise AssertionError("the last rule always has something to say")
 
 
-def _is_one_of_several(e: Evidence, once: OneStep) -> bool:
-    """Whether the delay of `once` is one of several, of ranks in turn or of all ranks together."""
-    found = [several.over for several in (e.stalls, e.moving) if several is not None]
-    return any((over[list(once.rows), once.column] > 0).all() for over in found)
-
-
 def without_accident(case: Case, answer: Answer) -> tuple[Case, Answer]:
     """Return the case and answer without the one step in which a rank had an accident; unchanged where that stays open.
 
@@ -108,7 +102,10 @@ def without_accident(case: Case, answer: Answer) -> tuple[Case, Answer]:
     """
     decided, evidence = answer.verdict == "healthy" or answer.suspects, evidence_of(case)
     once = evidence.once if not decided and case.steps.cut is None and case.steps.labelled else None
-    if once is None or evidence.once_in_doubt or _is_one_of_several(evidence, once):
+    if once is None or evidence.once_in_doubt:
+        return case, answer
+    several = [found.over for found in (evidence.stalls, evidence.moving) if found is not None]
+    if any((over[list(once.rows), once.column] > 0).all() for over in several):
         return case, answer
     step = case.steps.numbers[once.column]
     detail = f"step {step} is left out: {step_in_words(case, once)}"

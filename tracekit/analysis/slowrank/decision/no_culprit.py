@@ -37,6 +37,7 @@ from tracekit.analysis.slowrank.hypotheses.long_stage import faint_stage
 from tracekit.analysis.slowrank.hypotheses.shared_documents import only_attention
 from tracekit.analysis.slowrank.price import NOT_EXACT, Price, may_cost_ns
 from tracekit.analysis.slowrank.suspects import Answer, harmless, imbalance, left_open
+from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, late_alone
 from tracekit.case.case import Case
 from tracekit.case.wording import of_step, ranks_in_words
 from tracekit.causes import CPU_LAUNCH, HOST_STALL
@@ -120,11 +121,14 @@ def work_is_uneven(e: Evidence) -> Answer | None:
 def experts_get_uneven_tokens(e: Evidence) -> Answer | None:
     """The token counts of experts explain why ranks differ.
 
-    They do not explain a device that was slow outside the compared steps, or a replay that misses the recorded waits by
-    more than they cost.
+    They do not explain a device that was slow outside the compared steps, nor more waiting than they cost: what a
+    replay misses, or what a recorded rank waits for one without a trace.
     """
     if not e.tokens or e.tokens < e.case.pinned_residual_ns or slow_outside(e.case) is not None:
         return None
+    late = late_alone(e.case, e.unseen.ranks)
+    if (most := max(late.values(), default=0.0)) > e.tokens:
+        return leave_unseen_open(e.case, Unseen(most, most, tuple(late)), e.lone, e.peerless)
     reason = (
         "tokens are distributed unevenly over experts: the work after all-to-alls follows the sizes that ranks "
         f"received, and ranks wait {ms(e.tokens):.1f} ms of {ms(e.case.step_ns):.1f} ms a step; no rank is slow for "

@@ -161,7 +161,8 @@ def _slow_channels(
         for c, found in _compare(case, channels, delivery / scale, nodes, at).items():
             if c not in whole or (only is not None and c not in only):
                 continue
-            doubt = _doubt(case, ops.channels[c].members) if ops.channels[c].p2p and c not in clear else 0.0
+            clocks = ops.channels[c].members if ops.channels[c].p2p and c not in clear else ()
+            doubt = NORMAL_95 * sum(case.clocks.doubt.get(rank, 0.0) for rank in clocks)
             if found.here - found.peers <= max(doubt, scheduled):
                 continue
             slow[c].append(found)
@@ -254,11 +255,6 @@ def _parts(case: Case, channels: dict[int, list[int]]) -> list[dict[int, list[in
         return [channels]
     count = len(next(iter(places.values())))
     return [{c: found[at].tolist() for c, found in places.items()} for at in range(count)]
-
-
-def _doubt(case: Case, members: tuple[int, ...]) -> float:
-    """The difference between transfers of two ranks that their clocks alone may cause, ns."""
-    return NORMAL_95 * sum(case.clocks.doubt.get(r, 0.0) for r in members)
 
 
 def _thread_doubt(case: Case) -> float:

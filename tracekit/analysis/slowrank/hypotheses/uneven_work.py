@@ -14,7 +14,7 @@ from tracekit.case.case import Case
 from tracekit.case.cures import saved_in, typical_without, usual_of
 from tracekit.expected.equal_work import QuickRanks
 from tracekit.steps.medians import median_by_column
-from tracekit.units import F64, I64
+from tracekit.units import I64
 
 
 @dataclass(frozen=True)
@@ -50,24 +50,19 @@ def like_quick(case: Case, quick: Sequence[QuickRanks]) -> Price:
     peers: dict[int, I64] = {row: one.rows for one in quick for row in one.others.tolist()}
     usual = {**usual_of(case, slow), **case.model.usual(peers)}
     rows = np.union1d(slow, np.array(list(peers), np.int64))
+    own = case.steps.own - case.met.explained
 
     def saved(*, spread: bool) -> float:
         target = typical_without(case, slow)
         for one in quick:
             share = len(one.rows) / (len(one.rows) + len(one.others)) if spread else 1.0
-            beyond = case.steps.own[one.others] - share * _longer(case, one)
-            target[one.others] = np.fmin(target[one.others], beyond)
+            longer = np.fmax(own[one.others] - median_by_column(own[one.rows]), 0.0)
+            target[one.others] = np.fmin(target[one.others], case.steps.own[one.others] - share * longer)
         return saved_in(case, case.model, rows, lambda m: m.step_ns(target, usual=usual))
 
     even, most = saved(spread=True), saved(spread=False)
     shown = min((one.shown for one in quick), default=0.0)
     return Price.between(shown * even - case.residual_ns, even, most + case.residual_ns)
-
-
-def _longer(case: Case, one: QuickRanks) -> F64:
-    """What the others of the stage work longer than its quick ranks (others × steps, ns)."""
-    own = case.steps.own - case.met.explained
-    return np.fmax(own[one.others] - median_by_column(own[one.rows]), 0.0)
 
 
 def shorter_ns(case: Case, one: QuickRanks) -> float:

@@ -6,6 +6,7 @@ lose by waiting for them; one in which they take no time, unless complete operat
 """
 
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -49,7 +50,7 @@ def with_typical_unseen(case: Case) -> Case | None:
         return None
     if not found.relayed and missed_ns(case, found.model) > missed_ns(case, case.timeline):
         return None
-    slowest = _with_unseen(case, case.pinned_model) if found.relayed else None
+    slowest = _with_unseen(case, case.pinned_model, copied=found.copied) if found.relayed else None
     return replace(case, model=found.model, seen=case.model, slowest=slowest.model if slowest else None)
 
 
@@ -74,14 +75,23 @@ def waited_for_unseen(case: Case, own: F64) -> Unseen:
     missed = case.pinned_residual_ns if copied is None else case.residual_ns
     most = min(_saved_ns(case, model, rows, sent, own) + missed, held)
     usual = usual_work_ns(case, case.found)
-    typical = _with_unseen(case, model, usual, usual) if case.slowest else None
+    chosen = _stand_ins(case) if case.slowest else None
+    typical = _with_unseen(case, model, usual, usual, copied=chosen.copied) if chosen else None
     replayed = typical.model if typical else model
     longer = max(model.recorded_ns - replayed.recorded_ns, 0.0)
     awaited = min(_saved_ns(case, replayed, rows, sound, case.steps.own) + longer, most)
-    copies = _stand_ins(case) if awaited >= case.threshold_ns else None
-    late = explained_ns(case, copies, ranks) if copies and not copies.relayed else {}
+    late = late_alone(case, ranks) if awaited >= case.threshold_ns else {}
     clear = max(late.values(), default=0.0) >= case.threshold_ns
     return Unseen(most, awaited, tuple(late) if clear else ranks)
+
+
+def late_alone(case: Case, likely: Collection[int]) -> dict[int, float]:
+    """Return by rank without a trace how long one recorded rank waits that its delay explains, ns a step.
+
+    The worst comes first. Empty beside relays. Behind the first few only ranks that are `likely`.
+    """
+    copies = _stand_ins(case)
+    return explained_ns(case, copies, likely) if copies and not copies.relayed else {}
 
 
 def reason_of(case: Case, unseen: Unseen) -> str:
@@ -95,17 +105,24 @@ def reason_of(case: Case, unseen: Unseen) -> str:
 
 
 def _stand_ins(case: Case) -> StandIns | None:
-    """The model of recorded ranks with likely ones for those without a trace, if there is any; the case keeps it."""
+    """The model of recorded ranks with likely ones for those without a trace, if there is any; the case keeps it.
+
+    Where copies beside relays leave waits of the threshold, all of the unrecorded ranks are relays.
+    """
     kept: dict[str, StandIns | None] = vars(case)
     if "stand_ins" not in kept:
-        kept["stand_ins"] = _with_unseen(case, case.seen or case.model, usual_work_ns(case, case.found))
+        model, usual = case.seen or case.model, usual_work_ns(case, case.found)
+        found = _with_unseen(case, model, usual, copied=True)
+        if found and found.relayed and left_ns(case, found.model) >= case.threshold_ns:
+            found = _with_unseen(case, model, usual, copied=False) or found
+        kept["stand_ins"] = found
     return kept["stand_ins"]
 
 
-def _with_unseen(case: Case, model: StepModel | TableModel, *paces: float) -> StandIns | None:
+def _with_unseen(case: Case, model: StepModel | TableModel, *paces: float, copied: bool) -> StandIns | None:
     """`model` with ranks without a trace and `paces` of relays; None for an operation table, or without such ranks."""
     traced, nodes = model.of_traces, nodes_with_unseen(case)
-    return with_unseen(case, traced, case.found, nodes, *paces) if traced else None
+    return with_unseen(case, traced, case.found, nodes, *paces, copied=copied) if traced else None
 
 
 def _rows(case: Case) -> I64:
