@@ -68,6 +68,15 @@ def test_compute_launched_ahead_of_the_window_counts():
     assert told == [200, 200]  # behind kernel 3; of kernel 5, launched behind both, nothing is recorded
 
 
+def test_the_launch_of_a_graph_shows_nothing():
+    """One launch carries two kernels of compute and both collectives, behind a kernel with a launch of its own."""
+    told, _ = ready(
+        launch(0, 1), launch(2, 2),
+        computed(10, 40, 1), computed(60, 40, 2), reduced(101, 20, 2), computed(102, 90, 2), reduced(300, 20, 2),
+    )  # fmt: skip
+    assert told == [UNKNOWN, UNKNOWN]
+
+
 def test_without_launches_nothing_is_told():
     told, ops = ready(gemm(10, 40), comm(60, 20, 0))
     assert told == [UNKNOWN]

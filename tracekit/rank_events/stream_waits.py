@@ -173,7 +173,8 @@ def ready_times(
     launched before it, and never after its recorded start. The second is the start of the first kernel there that was
     launched after the host had waited for the message. The third is when compute may have used it at the earliest,
     where the host has fewer waits than messages: a stream that waits for a message leaves no record. UNKNOWN without a
-    launch, and in a later window than that of the message: the uses behind a window are lost. `start`, `end` and
+    launch, and in a later window than that of the message: the uses behind a window are lost. The launch of a graph,
+    which compute shares, does not show when its communication could have started. `start`, `end` and
     `launches` (rows) are per event, `launch` per row, `begins` of windows.
     """
     known = launch < start[rows]
@@ -190,7 +191,8 @@ def ready_times(
     ended = np.searchsorted(np.maximum.accumulate(end[main]), start[rows], side="right")
     last = np.minimum(before, ended) - 1
     computed = np.where(last >= 0, end[main][np.maximum(last, 0)], launch)
-    ready = np.where(known, np.minimum(np.maximum(computed, launch), start[rows]), UNKNOWN)
+    alone = known & (np.searchsorted(launched, launch, side="right") == before)
+    ready = np.where(alone, np.minimum(np.maximum(computed, launch), start[rows]), UNKNOWN)
     waits = np.flatnonzero(cat.among(DEVICE_CALLS) & truth(events, "name", _SYNCHRONIZES))
     waits = waits[np.argsort(end[waits], kind="stable")]
     used = np.full(len(rows), UNKNOWN)
