@@ -13,6 +13,7 @@ from tracekit.analysis.slowrank.decision import no_culprit
 from tracekit.analysis.slowrank.hypotheses.candidates import those_that_cost
 from tracekit.expected import contention as spun_longer
 from tracekit.expected.contention import Spun, relieved
+from tracekit.steps.step_kernels import StepKernels
 
 RANKS, STEPS, LAYERS, TRANSFER = 6, 4, 8, 50.0
 WORLD, SIDE, BUSY = 0, 1, 2
@@ -25,11 +26,11 @@ def stretched(us, shared):
     return us + min(shared * (1 - 1 / SPEED), us * (SPEED - 1))
 
 
-def spinning(folder, pause, late=2, work=1.0, busy=(), steps=range(STEPS)):
+def spinning(folder, pause, late=2, work=1.0, busy=(), steps=range(STEPS), lost=()):
     """The host of one rank is `pause` µs late for each of the all-reduces that run beside work; ranks end together.
 
     `work` scales the kernels of that rank, and its host pauses in `steps`. The ranks `busy` transfer beside their other
-    kernel, and wait for none.
+    kernel, and wait for none. The ranks `lost` leave no trace.
     """
     lines = [Timeline(rank) for rank in range(RANKS)]
     for step in range(STEPS):
@@ -51,7 +52,8 @@ def spinning(folder, pause, late=2, work=1.0, busy=(), steps=range(STEPS)):
         for line, begin in zip(lines, begins, strict=True):
             line.step(step, begin)
     groups = {WORLD: tuple(range(RANKS)), SIDE: tuple(range(RANKS)), BUSY: busy or (0, 1)}
-    return write_run(folder, lines, groups, {WORLD: "mesh_dp", SIDE: "side", BUSY: "busy"}, RANKS)
+    kept = [line for line in lines if line.rank not in lost]
+    return write_run(folder, kept, groups, {WORLD: "mesh_dp", SIDE: "side", BUSY: "busy"}, RANKS)
 
 
 def broadcasting(folder, work):
@@ -115,6 +117,41 @@ def test_a_cure_leaves_what_transfers_add(tmp_path):
     truth = prepared(run, grid(dp=RANKS)).step_ns - usual
     assert [s.rank for s in found.suspects] == [2]
     assert found.suspects[0].lost_ms_per_step == pytest.approx(truth / 1e6, rel=0.1)
+
+
+def test_unmatched_transfers_do_not_wait_for_the_cured(tmp_path):
+    """Rank 4 transfers to rank 5 and waits for rank 2; without the trace of rank 5 it waits for rank 2 no longer."""
+    waiting = []
+    for lost in ((), (5,)):
+        (folder := tmp_path / str(lost)).mkdir()
+        case = prepared(spinning(folder, 300, busy=(4, 5), lost=lost), grid(dp=RANKS))
+        waiting.append(case.met.spun.waiting[4].mean())
+    assert waiting[1] == pytest.approx(waiting[0], rel=0.1)
+
+
+@pytest.mark.parametrize("slow", [(1.4, 1.0, 1.0, 1.4), (1.0, 1.4, 1.4, 1.0)])
+def test_a_rank_slow_at_times_shows_what_sharing_adds(slow):
+    """Kernels lose a fifth of the time that they share; only rank 5 does not share, and it is slow in two steps."""
+    read = {}
+    for rank in range(6):
+        shared = np.tile([0.0, 60.0, 60.0, 60.0] if rank < 5 else [0.0] * 4, 4)
+        pace = np.repeat(slow if rank == 5 else [1.0] * 4, 4)
+        column, name = np.repeat(np.arange(4), 4), np.array(["gemm"] * 16)
+        read[rank] = StepKernels(
+            column, name, (100 + shared / 5) * pace, shared, np.ones(16, bool), np.arange(16)
+        )
+    run = SimpleNamespace(kernels=read.get, steps=SimpleNamespace(numbers=range(4)))
+    found = spun_longer.stretched(run, list(read))
+    assert found == pytest.approx(np.repeat([[36.0], [0.0]], [5, 1], axis=0).repeat(4, axis=1), abs=0.1)
+
+
+def test_ranks_not_read_follow_each_step(monkeypatch):
+    within, own = np.array([[10.0, 60.0]] * 24), np.full((24, 2), 99.0)
+    within[:3] = 0.0
+    monkeypatch.setattr(spun_longer, "stretched", lambda _run, rows: within[rows] / 5)
+    run = SimpleNamespace(steps=SimpleNamespace(own=own))
+    found = spun_longer._of_stage(run, np.arange(3), np.arange(3, 24), within)
+    assert found == pytest.approx(within / 5)
 
 
 def test_evidence_tells_what_waiting_adds(tmp_path):
@@ -214,7 +251,7 @@ def test_which_ranks_are_read_follows_no_numbering(monkeypatch, seed):
     for order in (np.arange(24), rng.permutation(24)):
         new = np.argsort(order)  # where each rank stands
         run = SimpleNamespace(steps=SimpleNamespace(own=own[order]))
-        spun_longer._of_stage(run, np.sort(new[:3]), np.sort(new[3:]), shared[order])
+        spun_longer._of_stage(run, np.sort(new[:3]), np.sort(new[3:]), shared[order][:, None])
         asked[-1] = sorted(order[asked[-1]].tolist())
     assert asked[0] == asked[1]
 
@@ -225,5 +262,5 @@ def test_ranks_not_read_follow_what_they_share(monkeypatch):
     shared[5:17] = 60.0  # these communicate beside their compute, and wait no longer than the others do
     monkeypatch.setattr(spun_longer, "stretched", lambda _run, rows: shared[rows][:, None] / 5)
     run = SimpleNamespace(steps=SimpleNamespace(own=own))
-    found = spun_longer._of_stage(run, np.arange(3), np.arange(3, 24), shared)
+    found = spun_longer._of_stage(run, np.arange(3), np.arange(3, 24), shared[:, None])
     assert found.ravel() == pytest.approx(shared / 5)

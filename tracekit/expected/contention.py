@@ -37,12 +37,12 @@ class Spun(NamedTuple):
 def spun_longer(run: Measured) -> Spun:
     """Return what overlapping communication adds to kernels, whether it waits or transfers."""
     found = np.full(run.steps.own.shape, np.nan)
-    waits, ops, known = run.waits, run.ops, np.isfinite(run.steps.own)
+    waits, ops = run.waits, run.ops
     analysed, overlap = np.flatnonzero(run.analysed), ops.end - ops.start - ops.exposed
     matched = analysed[ops.instance[analysed] >= 0]
-    within, timed = (run.by_step(some, overlap[some]) for some in (analysed, matched))
+    within = np.where(np.isfinite(run.steps.own), run.by_step(analysed, overlap[analysed]), np.nan)
     beside = run.by_step(matched, (waits.wait - waits.exposed_wait)[matched].astype(np.float64))  # it waits
-    shared = of_rows(np.nanmean, np.where(known, within, np.nan))
+    shared = of_rows(np.nanmean, within)
     least = run.suspect_ns / (MOST_STRETCHED * len(run.stages))  # a cure relieves all stages of a pipeline
     for stage in run.stages:
         rows = stage[np.isfinite(shared[stage])]
@@ -50,8 +50,8 @@ def spun_longer(run: Measured) -> Spun:
             continue
         spared = shared[rows].max() - shared[rows] > least
         if spared.any():
-            found[rows] = _of_stage(run, rows[spared], rows[~spared], shared)
-    return Spun(found, found * np.clip(beside / np.maximum(timed, 1.0), 0.0, 1.0))
+            found[rows] = _of_stage(run, rows[spared], rows[~spared], within)
+    return Spun(found, found * np.clip(beside / np.fmax(within, 1.0), 0.0, 1.0))
 
 
 def relieved(spun: Spun, own: F64, stages: list[I64], rows: I64) -> F64:
@@ -69,22 +69,22 @@ def relieved(spun: Spun, own: F64, stages: list[I64], rows: I64) -> F64:
     return less
 
 
-def _of_stage(run: Measured, spared: I64, waiting: I64, shared: F64) -> F64:
+def _of_stage(run: Measured, spared: I64, waiting: I64, within: F64) -> F64:
     """`spun_longer` of the ranks of one stage, in order of rows; a few are read, the others are interpolated.
 
-    By the time `shared` of compute with communication, whether that waits or transfers: some groups may communicate
-    beside compute when others do not. The ranks that are read are spread over it, up to the ones that share most and
-    least, so that they do not depend on how ranks are numbered.
+    By the time `within` each step that compute shares with communication, whether that waits or transfers: some groups
+    may communicate beside compute when others do not. The ranks that are read are spread over its mean, up to the ones
+    that share most and least, so that they do not depend on how ranks are numbered.
     """
+    shared = of_rows(np.nanmean, within)
     longest = spared[np.argsort(-of_rows(np.nanmean, run.steps.own[spared]), kind="stable")]
     every = np.sort(np.concatenate([spared, waiting]))
     ordered = [some[np.argsort(shared[some], kind="stable")] for some in (spared, waiting)]
     spread = (row for some in ordered for row in (*sampled(some), *some[-1:]))
     read = np.unique([*longest[:PEERS_SAMPLED], *spread])
-    longer = stretched(run, read.tolist())
-    up = np.argsort(shared[read], kind="stable")
-    mean = np.interp(shared[every], shared[read][up], of_rows(np.nanmean, longer)[up])
-    result = np.repeat(mean[:, None], longer.shape[1], axis=1)
+    longer, times = stretched(run, read.tolist()), np.nan_to_num(within)
+    up = np.argsort(times[read], axis=None, kind="stable")
+    result: F64 = np.interp(times[every], times[read].ravel()[up], longer.ravel()[up])
     result[np.searchsorted(every, read)] = longer
     return result
 
@@ -175,7 +175,7 @@ def stretched(run: Measured, rows: Sequence[int]) -> F64:
 
 
 def _places_of(read: Sequence[StepKernels]) -> dict[str, F64]:
-    """Return kernel name → (length, shared time), ranks × positions in all steps × 2; equal counts only."""
+    """Return kernel name → (length, shared time), ranks × steps × positions × 2; equal counts only."""
     found: dict[str, list[F64]] = defaultdict(list)
     for kernels in read:
         for name in np.unique(kernels.name.astype(str)).tolist():
@@ -183,33 +183,31 @@ def _places_of(read: Sequence[StepKernels]) -> dict[str, F64]:
             steps = [np.flatnonzero(mine & (kernels.column == c)) for c in np.unique(kernels.column)]
             if len({len(s) for s in steps}) == 1:
                 rows = np.array(steps)
-                found[name].append(
-                    np.stack([kernels.lasted[rows], kernels.shared[rows]], axis=-1).reshape(-1, 2)
-                )
+                found[name].append(np.stack([kernels.lasted[rows], kernels.shared[rows]], axis=-1))
     return {
         name: np.stack(tables)
         for name, tables in found.items()
-        if len(tables) == len(read) and len({len(t) for t in tables}) == 1
+        if len(tables) == len(read) and len({t.shape for t in tables}) == 1
     }
 
 
 def _like(table: F64) -> tuple[F64, npt.NDArray[np.bool_]]:
     """Return (median kernel of each position, whether each rank's kernel shares the device to the same extent)."""
     usual = np.median(table, axis=0)
-    part, others = table[..., 1] / np.maximum(table[..., 0], 1.0), usual[:, 1] / np.maximum(usual[:, 0], 1.0)
+    part, others = (length[..., 1] / np.maximum(length[..., 0], 1.0) for length in (table, usual))
     return usual, np.abs(part - others) <= LIKE_SHARE
 
 
 def _at_one_speed(places: dict[str, F64]) -> dict[str, F64]:
-    """Return `places` with the kernels of all ranks as long as usual ones that share the device to the same extent."""
+    """Return `places` with each rank's kernels of a step as long as usual ones that share the device as much."""
     tables = [(table, *_like(table)) for table in places.values()]
-    speed = np.ones(len(tables[0][0]) if tables else 0)
-    for rank in range(len(speed)):
-        ratio = [table[rank, :, 0] / np.maximum(usual[:, 0], 1.0) for table, usual, _ in tables]
-        weight = [np.where(like[rank], usual[:, 0], 0.0) for _, usual, like in tables]
-        found = weighted_median(np.concatenate(ratio), np.concatenate(weight), 1.0)
-        speed[rank] = found or 1.0  # kernels of a damaged trace may take no time
-    return {name: table / speed[:, None, None] for name, table in places.items()}
+    speed = np.ones(tables[0][0].shape[:2] if tables else (0, 0))
+    for at in np.ndindex(speed.shape):
+        ratio = [table[(*at, ..., 0)] / np.maximum(usual[at[1], :, 0], 1.0) for table, usual, _ in tables]
+        weight = [np.where(like[at], usual[at[1], :, 0], 0.0) for _, usual, like in tables]
+        # kernels of a damaged trace may take no time
+        speed[at] = weighted_median(np.concatenate(ratio), np.concatenate(weight), 1.0) or 1.0
+    return {name: table / speed[..., None, None] for name, table in places.items()}
 
 
 def _share(table: F64) -> float:
