@@ -51,6 +51,15 @@ def test_a_slow_rank_is_named_by_unknown_groups(tmp_path):
     assert (finding.verdict, [s.rank for s in finding.suspects]) == ("slow_rank", [3])
 
 
+def test_streams_are_joined_by_place_not_number(tmp_path):
+    """Two ranks have another stream, which changes the numbers of the rest."""
+    case = prepared(unnamed(job(tmp_path, MESH), "dp"), MESH)
+    per_rank = {r: replace(o, stream=o.stream + 7 * (r in {2, 3})) for r, o in case.ops.per_rank.items()}
+    other = replace(case, ops=replace(case.ops, per_rank=per_rank))
+    assert mates(case).max() > 0
+    assert (mates(other) == mates(case)).all()
+
+
 def test_joined_collectives_put_ranks_on_one_clock(tmp_path):
     """The clock of two ranks is 5 ms off the others', and no collective of known members shows it."""
     case = prepared(unnamed(job(tmp_path, MESH), "dp"), MESH)

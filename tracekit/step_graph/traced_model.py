@@ -132,9 +132,9 @@ def _usual_transfer(run: Measured) -> F64:
 # Joins collectives of unknown groups with those at the same position on the other ranks of their stage.
 #
 # Ranks of a pipeline stage run the same program, so the members of such a collective's group are at the same
-# place of the same stream. Letting all ranks of the stage wait for each other there is more than they did; a
-# step model of that takes no less time than the job, and if it still gives the recorded waits, it shows what
-# an operation waited for.
+# place of the same stream; a stream that only some ranks have changes the numbers of their others. Letting all
+# ranks of the stage wait for each other there is more than they did; a step model of that takes no less time
+# than the job, and if it still gives the recorded waits, it shows what an operation waited for.
 
 
 def mates(run: Measured) -> I64:
@@ -146,8 +146,6 @@ def mates(run: Measured) -> I64:
     ops = run.ops
     number = np.full(len(ops.start), -1, np.int64)
     open_ = (ops.channel < 0) & run.analysed & ~ops.among(UNDIRECTED)
-    if not open_.any():
-        return number
     places: dict[tuple[int, int, str], dict[int, list[I64]]] = defaultdict(dict)
     for stage, rows in enumerate(run.stages):
         for row in rows.tolist():
@@ -197,15 +195,18 @@ def _on_one_clock(run: Measured, number: I64, runs: tuple[StepRun, ...]) -> tupl
 
 
 def _of_rank(run: Measured, rank: int, open_: Mask) -> dict[tuple[int, int, str], I64]:
-    """Return the `open_` operations of a rank in order of start, by step, stream and token."""
+    """Return the `open_` operations of a rank in order of start, by step, place among the token's streams and token."""
     ops, where = run.ops, run.ops.of(rank)
-    rows = np.flatnonzero(open_[where])
+    rows = np.flatnonzero(open_[where]) + where.start
     stream = ops.per_rank[rank].stream
-    streams = np.full(len(rows), -1) if stream is None else stream[rows]
+    on = [-1] * len(rows) if stream is None else stream[rows - where.start].tolist()
+    of = list(zip(ops.token[rows].tolist(), on, strict=True))
+    kinds = set(of)
+    place = {(token, n): sum(t == token and m < n for t, m in kinds) for token, n in kinds}
     found: dict[tuple[int, int, str], list[int]] = defaultdict(list)
-    for row, on in zip((rows + where.start).tolist(), streams.tolist(), strict=True):
-        found[int(ops.step[row]), int(on), str(ops.token[row])].append(row)
-    return {key: np.array(of, np.int64) for key, of in found.items()}
+    for row, step, key in zip(rows.tolist(), ops.step[rows].tolist(), of, strict=True):
+        found[step, place[key], key[0]].append(row)
+    return {kind: np.array(mine, np.int64) for kind, mine in found.items()}
 
 
 def runs_of(run: Measured) -> list[tuple[int, ...]]:
