@@ -2,13 +2,14 @@
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 from random import Random
 
 from tests.localise.calls import Collective, Kernel, Messages
 from tests.localise.engine import Machine
 from tests.localise.faults import GUILTY, INNOCENT, Draw, Faults, draw_faults, possible
-from tests.localise.files import write
+from tests.localise.files import FIRST_STEP, GAP_STEPS, write
 from tests.localise.job import HUGE, Job, draw
 from tests.localise.styles import programs
 from tests.localise.subsets import draw_subset
@@ -51,6 +52,8 @@ class Case:
     machine: Machine
     told: bool = False
     """Whether the user gives `--mesh`."""
+    steps: tuple[tuple[int, int, int], ...] = ()
+    """Of each recorded step the number that traces give it, and its time with the fault and without it, ns."""
 
     @property
     def form(self) -> str:
@@ -58,22 +61,22 @@ class Case:
         return f"{self.job.style} {'.'.join(map(str, self.job.torch))}"
 
 
+def step_lengths(job: Job, machine: Machine) -> list[int]:
+    """Return the time of each recorded step, ns: between the ends of the last GPU work of all ranks."""
+    ends = [0] * (2 + job.steps)
+    for place in machine.places.values():
+        seen = -1
+        for index, call in enumerate(place.program):
+            seen += getattr(call, "what", "") == "step"
+            if (op := place.ops.get(index)) is not None and seen <= job.steps:
+                ends[seen + 1] = max(ends[seen + 1], op.end)
+    ends = list(accumulate(ends, max))
+    return [end - begin for begin, end in pairwise(ends[1:])]
+
+
 def step_time(job: Job, machine: Machine) -> float:
-    """Mean time of the recorded steps in ns: between the ends of the last GPU work of all ranks."""
-    ends = []
-    for number in (1, 1 + job.steps):
-        latest = 0
-        for place in machine.places.values():
-            seen = -1
-            for index, call in enumerate(place.program):
-                if getattr(call, "what", "") == "step":
-                    seen += 1
-                if seen == number:
-                    break
-                op = place.ops.get(index)
-                latest = max(latest, op.end if op else 0)
-        ends.append(latest)
-    return (ends[1] - ends[0]) / job.steps
+    """Return the mean time of the recorded steps, ns."""
+    return sum(step_lengths(job, machine)) / job.steps
 
 
 def simulate(job: Job, faults: Faults) -> Machine:
@@ -128,7 +131,7 @@ def make(seed: int, kind: str | None = None, world: int | None = None) -> Case:
         job = tightened(job, calm)
         calm = simulate(job, Faults())
     severity = random.choice((0.035, 0.05, 0.08, 0.12, 0.2, 0.4))
-    machine, faults, slowdown = calm, Faults(), 1.0
+    machine, base, faults, slowdown = calm, calm, Faults(), 1.0
     for _ in range(TRIES if job.layout.world <= HUGE else 2):
         faults = draw_faults(
             Draw(job, Random(f"{seed}-fault"), severity, int(step_time(job, calm)), links(calm)), kind
@@ -145,7 +148,15 @@ def make(seed: int, kind: str | None = None, world: int | None = None) -> Case:
         culprits, slowdown, kind = (), 1.0, f"{kind}_slack"
     subset, recorded = draw_subset(job, culprits, random)
     told = (job.torch < (2, 3) or job.has("gpu_only")) and random.random() < TOLD
-    return Case(seed, job, kind, faults, slowdown, culprits, recorded, subset, machine, told)
+    steps = numbered(job, machine, base)
+    return Case(seed, job, kind, faults, slowdown, culprits, recorded, subset, machine, told, steps)
+
+
+def numbered(job: Job, machine: Machine, base: Machine) -> tuple[tuple[int, int, int], ...]:
+    """Return each step's number in the traces and its time on both machines, ns; a second capture begins later."""
+    later = job.steps // 2 if job.has("captures") else job.steps
+    numbers = [FIRST_STEP + n + GAP_STEPS * (n >= later) for n in range(job.steps)]
+    return tuple(zip(numbers, step_lengths(job, machine), step_lengths(job, base), strict=True))
 
 
 def repriced(case: Case, named: set[int]) -> float:

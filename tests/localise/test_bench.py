@@ -3,6 +3,7 @@
 import pytest
 
 from tests.localise.__main__ import one
+from tests.localise.case import make
 from tests.localise.report import named_of_known
 from tests.localise.schedule import deepspeed, lowered, one_f_one_b
 from tests.localise.score import Outcome, kept
@@ -34,6 +35,16 @@ def test_a_healthy_job_near_the_threshold_stays_open():
     """The devices of its first stage idle for their hosts, 2.3 % of the step: no host is proven slow."""
     found = one(9995497)
     assert (found.result, found.suspects) == ("inconclusive", ())
+
+
+def test_the_loss_of_each_step_is_known():
+    """A device that is slow in two of five steps; the mean over all is the slowdown of the case."""
+    case = next(c for c in (make(seed, "intermittent", 8) for seed in range(4)) if c.culprits)
+    assert case.job.steps == len(case.steps)
+    struck = next(fault.steps for fault in case.faults.faults if fault.blamed)
+    lost = [with_fault - without for _, with_fault, without in case.steps]
+    assert set(sorted(range(len(lost)), key=lambda step: lost[step])[-len(struck) :]) == struck
+    assert sum(s[1] for s in case.steps) / sum(s[2] for s in case.steps) == pytest.approx(case.slowdown)
 
 
 def test_culprits_without_a_trace_are_counted_apart():

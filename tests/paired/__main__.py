@@ -22,7 +22,7 @@ from pathlib import Path
 from tests.paired.ask import Checkout, ask, checkout
 from tests.paired.compare import load, report, summary
 from tests.paired.jobs import ROOT, SUITES, asked, make
-from tests.paired.judge import holds_truth, judged, price_error
+from tests.paired.judge import holds_truth, judged, over_steps, price_error
 
 
 def answered(suite: str, seed: int, codes: dict[str, Checkout], keep: Path, *, drop: bool) -> dict[str, dict]:
@@ -31,11 +31,12 @@ def answered(suite: str, seed: int, codes: dict[str, Checkout], keep: Path, *, d
     rows = {}
     for name, code in codes.items():
         answer = ask(code, keep / truth.key / "traces", truth.mesh)
-        points = price_error(truth, answer)
+        compared = over_steps(truth, answer.pop("steps", []))
+        points = price_error(compared, answer)
         rows[name] = {
             "key": truth.key, "kind": truth.kind, "culprits": truth.culprits, "true_slowdown": truth.slowdown,
             "word": judged(truth, answer), "points": None if points is None else round(points, 2),
-            "held": holds_truth(truth, answer), "answer": answer,
+            "held": holds_truth(compared, answer), "held_all": holds_truth(truth, answer), "answer": answer,
         }  # fmt: skip
     if drop:
         shutil.rmtree(keep / truth.key, ignore_errors=True)

@@ -13,6 +13,8 @@ PROGRAM: Final = "import sys; from tracekit_cli.tracekit import main; sys.exit(m
 LONGEST_S: Final = 400
 DIGITS: Final = 4  # of a figure behind the point: no golden changes by noise of the last digit
 
+IN_PART: Final = ("cut_step", "no_whole_step", "no_step_marks")  # quality of answers about parts of steps
+
 
 @dataclass(frozen=True)
 class Checkout:
@@ -75,8 +77,9 @@ def ask(code: Checkout, traces: Path, mesh: str | None) -> dict[str, object]:
 
 
 def in_short(answer: dict) -> dict[str, object]:
-    """Verdict, cause, ranks, prices and candidates of a `tracekit.slowrank/1` answer."""
+    """Verdict, cause, ranks, prices, candidates and whole compared steps of a `tracekit.slowrank/1` answer."""
     price = answer["what_if"]
+    in_part = any(row["kind"] in IN_PART for row in answer.get("quality") or [])
     return {
         "verdict": answer["verdict"],
         "cause": answer["cause"],
@@ -86,4 +89,5 @@ def in_short(answer: dict) -> dict[str, object]:
         "step_ms": round(price["step_ms"], DIGITS),
         "low_ms": [round(s["lost_ms_low"], DIGITS) for s in answer["suspects"]],
         "high_ms": [round(s["lost_ms_high"], DIGITS) for s in answer["suspects"]],
+        "steps": [] if in_part else list((answer.get("steps") or {}).get("analysed", ())),
     }

@@ -90,7 +90,10 @@ def summary(rows: Iterable[dict[str, Any]]) -> str:
     price = (
         f"; price p50 {median(errors):.1f}, p90 {errors[len(errors) * 9 // 10]:.1f} points" if errors else ""
     )
-    inside = f"; truth inside its interval {sum(held)} of {len(held)}" if held else ""
+    over_all = sum(row.get("held_all", row["held"]) for row in rows if row.get("held") is not None)
+    inside = (
+        f"; truth inside its interval {sum(held)} of {len(held)}, {over_all} over all steps" if held else ""
+    )
     return f"{len(rows)} jobs: {words}{price}{inside}"
 
 

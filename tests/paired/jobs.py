@@ -25,7 +25,8 @@ class Truth:
 
     `culprits` are the ranks that cause the slowdown (empty: no rank is to blame), `accepted` those that may be first,
     `slowdown` the mean step with the fault over the mean without it. `recorded` says that a trace of a culprit is
-    there, `uneven` that an imbalance is true without a culprit. `mesh` is what the user gives, or None.
+    there, `uneven` that an imbalance is true without a culprit. `mesh` is what the user gives, or None. `steps` are
+    each step's number in the traces and its time with the fault and without it, ns; empty where these are not known.
     """
 
     suite: str
@@ -38,6 +39,7 @@ class Truth:
     uneven: bool = False
     link: bool = False
     mesh: str | None = None
+    steps: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def key(self) -> str:
@@ -58,7 +60,7 @@ def localised(seed: int, folder: Path) -> Truth:
     recorded = not case.culprits or bool(set(case.culprits) & set(case.recorded))
     return Truth(
         "localise", seed, case.kind, case.culprits, tuple(sorted(accepted(case))), round(case.slowdown, 4),
-        recorded, uneven, case.kind == "slow_link", told.mesh if case.told else None,
+        recorded, uneven, case.kind == "slow_link", told.mesh if case.told else None, case.steps,
     )  # fmt: skip
 
 
@@ -141,7 +143,9 @@ def read(path: Path) -> Truth:
     """The truth that `make` wrote to `path`."""
     row = json.loads(path.read_text())
     row.pop("key")
-    return Truth(**{**row, "culprits": tuple(row["culprits"]), "accepted": tuple(row["accepted"])})
+    steps = tuple(tuple(step) for step in row.get("steps", ()))
+    ranks = {name: tuple(row[name]) for name in ("culprits", "accepted")}
+    return Truth(**{**row, **ranks, "steps": steps})
 
 
 def asked(suites: Iterable[str], seeds: Sequence[int] | None) -> list[tuple[str, int]]:

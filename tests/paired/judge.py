@@ -1,5 +1,6 @@
 """One word for an answer, by the truth, in the order from worst to best."""
 
+from dataclasses import replace
 from typing import Any, Final
 
 from tests.paired.jobs import COSTS_NOTHING, Truth
@@ -32,6 +33,20 @@ def _of_innocent(truth: Truth, answer: dict[str, Any], *, named: bool) -> str:
     if not named or (truth.uneven and answer["verdict"] == "imbalance"):
         return "right"
     return "right" if set(answer["suspects"][:1]) & set(truth.accepted) else "false alarm"
+
+
+def over_steps(truth: Truth, compared: list[int]) -> Truth:
+    """Return `truth` with the slowdown over the `compared` steps, since the answer's price is their mean.
+
+    Over all steps where fewer than half or only one is compared, where one is unknown, and where the compared ones cost
+    less than `COSTS_NOTHING`: any interval from zero would hold that.
+    """
+    known = {number: times for number, *times in truth.steps}
+    if len(compared) < max(2, len(known) / 2) or not known.keys() >= set(compared):
+        return truth
+    with_fault, without = (sum(known[n][of] for n in compared) for of in (0, 1))
+    slowdown = with_fault / without
+    return replace(truth, slowdown=slowdown) if slowdown >= COSTS_NOTHING else truth
 
 
 def price_error(truth: Truth, answer: dict[str, Any]) -> float | None:

@@ -11,7 +11,7 @@ from tests.paired.ablation import RULES
 from tests.paired.ask import ask, checkout
 from tests.paired.compare import changes, load, report, sign_test
 from tests.paired.jobs import LOOKED_AT, ROOT, SAMPLES, Truth, make
-from tests.paired.judge import holds_truth, judged, price_error
+from tests.paired.judge import holds_truth, judged, over_steps, price_error
 
 GOLDENS = Path(__file__).with_name("goldens.jsonl")
 GUILTY = Truth("localise", 1, "slow_compute", (3,), (3,), 1.25)
@@ -52,6 +52,16 @@ def test_an_interval_is_held_against_the_truth():
     assert holds_truth(GUILTY, answer()) is True
     assert holds_truth(GUILTY, answer(low_ms=[5.0], high_ms=[7.0])) is False
     assert holds_truth(GUILTY, answer(suspects=[2])) is None
+
+
+@pytest.mark.parametrize(
+    ("compared", "slowdown"),
+    [([11, 12], 1.5), ([10, 11, 12, 13], 1.25), ([11], 1.25), ([10, 13], 1.25), ([1, 2], 1.25), ([], 1.25)],
+)
+def test_a_price_is_held_by_compared_steps(compared, slowdown):
+    """Two of four steps are struck: neither one step, nor steps without the fault, nor unknown ones count alone."""
+    steps = tuple((n, 150 if n in {11, 12} else 100, 100) for n in range(10, 14))
+    assert over_steps(replace(GUILTY, steps=steps), compared).slowdown == slowdown
 
 
 def rows(**words):
