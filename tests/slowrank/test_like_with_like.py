@@ -168,7 +168,7 @@ def test_slow_rank_is_named_beside_communication(tmp_path, rank):
 
 
 def test_kernels_without_length_tell_no_speed():
-    table = np.array([[[0.0, 0.0]], [[9.0, 0.0]], [[9.0, 0.0]]])
+    table = np.array([[[[0.0, 0.0]]], [[[9.0, 0.0]]], [[[9.0, 0.0]]]])
     assert beside_communication._at_one_speed({"k": table})["k"].tolist() == table.tolist()
 
 
