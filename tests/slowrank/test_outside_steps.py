@@ -33,8 +33,29 @@ def test_a_device_slow_beside_whole_steps_leaves_it_open(tmp_path, number):
     run = job(tmp_path, MESH, slow={5: 1.25}, slow_steps={number}, steps=4, layers=8)
     found = analyse(cut(run, number, 0.7))
     assert (found.verdict, [c.rank for c in found.candidates]) == ("inconclusive", [5])
-    assert ("before the first" if number == 0 else "after the last") in found.reason
+    assert ("before the first whole" if number == 0 else "after the last whole") in found.reason
     assert found.candidates[0].lost_ms_low == 0 < found.candidates[0].lost_ms_high
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.25])
+def test_one_peer_and_other_steps_show_it(tmp_path, factor):
+    """A stage of two ranks: the kernels are longer than the peer's, and than those of the rank's own steps."""
+    run = job(tmp_path, grid(dp=2), slow={1: factor}, slow_steps={0}, steps=4, layers=16)
+    found = analyse(cut(run, 0, 0.7))
+    expected = ("inconclusive", [1]) if factor > 1 else ("healthy", [])
+    assert (found.verdict, [c.rank for c in found.candidates]) == expected
+
+
+def test_parts_longer_than_a_step_are_divided(tmp_path):
+    """Only the later one of two steps that are not marked is slow, by less than both together show."""
+    run = job(tmp_path, MESH, slow={5: 1.04}, slow_steps={1}, steps=5, layers=8)
+    for record in run.ranks:
+        table = pq.read_table(run.folder / record.table)
+        pq.write_table(
+            table.filter(pc.not_equal(table.column("name"), "ProfilerStep#1")), run.folder / record.table
+        )
+    found = analyse(cut(run, 0, 0.9))
+    assert (found.verdict, [c.rank for c in found.candidates]) == ("inconclusive", [5])
 
 
 @pytest.mark.parametrize("number", [0, 3])
@@ -56,4 +77,4 @@ def test_a_step_of_one_rank_is_compared_with_others(tmp_path, number, factor):
     assert (found.verdict, [c.rank for c in found.candidates]) == (
         ("inconclusive", [5]) if slow else ("healthy", [])
     )
-    assert ("no peer recorded these kernels" in found.reason) == slow
+    assert ("whole step are longer" in found.reason) == slow

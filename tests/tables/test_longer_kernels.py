@@ -98,4 +98,4 @@ def test_one_kernel_is_beyond_its_name_elsewhere():
     kept = {f: getattr(mine, f)[seen] for f in mine.__dataclass_fields__}
     first = {f: getattr(mine, f)[~seen][:-1] for f in kept}
     fewer = StepKernels(**{f: np.concatenate([first[f], kept[f]]) for f in kept})
-    assert longest_beyond(fewer.part(0, 39), 1) == 100.0  # an attention more than in both other steps
+    assert longest_beyond(fewer.only((0, 1)), 1) == 100.0  # an attention more than in both other steps

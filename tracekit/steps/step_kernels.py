@@ -10,9 +10,10 @@ from tracekit.intervals import covered_until, union
 from tracekit.matching.match import Operations
 from tracekit.rank_events.compute import communicates
 from tracekit.rank_events.event_columns import categories, ints, matches
+from tracekit.steps.medians import median_by_column
 from tracekit.steps.steps import Steps, windows_of
 from tracekit.store import Run
-from tracekit.thresholds.slowrank import MAJORITY, PEERS_SAMPLED
+from tracekit.thresholds.slowrank import MAJORITY
 from tracekit.thresholds.tables import DEVICE_ROUNDING_NS, HOST_GAP_NS, LIKE_SHARE
 from tracekit.units import F64, I64
 
@@ -32,18 +33,14 @@ class StepKernels:
 
     def reversed(self) -> "StepKernels":
         """Return the same kernels, the last one first."""
-        return self._taken(slice(None, None, -1))
+        return self.taken(slice(None, None, -1))
 
-    def part(self, first: int, last: int) -> "StepKernels":
-        """Return the kernels from the position `first` up to, but without, `last`."""
-        return self._taken(slice(first, last))
+    def only(self, columns: Sequence[int]) -> "StepKernels":
+        """Return the kernels in `columns`."""
+        return self.taken(np.isin(self.column, columns))
 
-    def step(self, column: int) -> "StepKernels":
-        """Return the kernels of the step in `column`, as column 0."""
-        mine = self._taken(self.column == column)
-        return replace(mine, column=np.zeros_like(mine.column))
-
-    def _taken(self, part: slice | npt.NDArray[np.bool_]) -> "StepKernels":
+    def taken(self, part: slice | npt.NDArray[np.bool_]) -> "StepKernels":
+        """Return the kernels at the positions `part`."""
         return StepKernels(
             self.column[part], self.name[part], self.lasted[part], self.shared[part], self.counts[part],
             self.start[part],
@@ -64,9 +61,32 @@ def copies_in_steps(run: Run, ops: Operations, steps: Steps, row: int) -> StepKe
     return _within(run, ops, rank, columns, *windows_of(ops, steps, rank, columns), of="gpu_memcpy")
 
 
-def kernels_between(run: Run, ops: Operations, rank: int, begin: int, end: int) -> StepKernels:
-    """Return the kernels of a rank that begin between two times, ns, as column 0."""
-    return _within(run, ops, rank, [0], np.array([begin], np.int64), np.array([end], np.int64))
+def kernels_recorded(run: Run, ops: Operations, steps: Steps, row: int) -> StepKernels:
+    """Return the kernels of the rank in `row`, also of the parts of steps beside its whole steps.
+
+    From the first and the last whole step on, each has as many kernels as that one; columns continue those of Steps.
+    """
+    rank, window = steps.ranks[row], ops.per_rank[steps.ranks[row]].window
+    read = _within(run, ops, rank, [0], np.array(window[:1], np.int64), np.array(window[1:], np.int64))
+    whole = whole_columns(steps, row)
+    if not len(whole):
+        return read.only(())
+    begins, ends = windows_of(ops, steps, rank, whole)
+    at = np.searchsorted(begins - DEVICE_ROUNDING_NS, read.start, side="right") - 1
+    first, last = (max(int((at == n).sum()), 1) for n in (0, len(whole) - 1))
+    column = np.array(whole, np.int64)[np.maximum(at, 0)]
+    before, after = at < 0, read.start >= ends[-1]
+    column[before] -= 1 + np.arange(before.sum())[::-1] // first
+    column[after] += 1 + np.arange(after.sum()) // last
+    inside = before | after | (read.start < ends[np.maximum(at, 0)])
+    return replace(read, column=column).taken(inside)
+
+
+def whole_columns(steps: Steps, row: int) -> list[int]:
+    """Return the columns of Steps that the rank in `row` recorded whole."""
+    cut = None if steps.cut is None else steps.cut.number
+    known = np.flatnonzero(np.isfinite(steps.own[row])).tolist()
+    return [column for column in known if steps.numbers[column] != cut]
 
 
 def _within(
@@ -195,25 +215,28 @@ def _compared(took: F64, usual: F64) -> LongerKernels:
     return LongerKernels(longer, float(usual[fair, 0].sum()) / whole, int(fair.sum()), whole)
 
 
-def longer_than_peers(mine: StepKernels, others: Sequence[StepKernels]) -> LongerKernels:
-    """Return the comparison of kernels with those of the peers that recorded most, over the length that all hold."""
-    longest = sorted((len(k.name) for k in others), reverse=True)[:PEERS_SAMPLED]
-    peers = [k for k in others if len(k.name) >= longest[-1]]  # with ties, whatever the order of ranks
-    count = min(len(mine.name), longest[-1])
-    return longer_kernels(mine.part(0, count), [k.part(0, count) for k in peers], 0)
-
-
-def longer_than_inside(
-    mine: StepKernels, inside: StepKernels, others: Sequence[StepKernels], *, before: bool
+def longer_beside(
+    mine: StepKernels, peers: Sequence[StepKernels], column: int, whole: list[int]
 ) -> LongerKernels:
-    """Return the comparison of kernels that no peer recorded with the same kernels of the rank's steps, `inside`.
+    """Return how the kernels of `mine` in a part of a step exceed their usual length; all as of `kernels_recorded`.
 
-    Of a part that is longer than a step, the step at the border counts.
+    As `longer_kernels`, but each rank recorded the part in `column` only as far as its window goes, from the border of
+    its steps in the columns `whole` on. A kernel that no peer recorded is compared with the rank's own steps alone.
     """
-    first = max(len(k.name) for k in others)
-    if first >= len(mine.name):
-        return longer_kernels(mine.part(0, 0), (), 0)
-    steps = [inside.step(c) for c in np.unique(inside.column).tolist()]
-    steps = [step.reversed() if before else step for step in steps]
-    last = min(len(k.name) for k in (mine, *steps))
-    return longer_kernels(mine.part(first, last), [step.part(first, last) for step in steps], 0)
+    way = -1 if column < whole[0] else 1
+    own_steps = mine.only((*whole, column))
+    took, usual = [np.zeros((0, 2))], [np.zeros((0, 2))]
+    for name in np.unique(mine.name[mine.column == column].astype(str)).tolist():
+        own = by_step(own_steps, name)
+        here, elsewhen = own.pop(column)[::way], [found[::way] for found in own.values()]
+        if len({len(found) for found in elsewhen}) != 1:
+            continue
+        here = here[: len(elsewhen[0])]
+        beside = np.full((len(peers), *here.shape), np.nan)
+        for known, peer in zip(beside, peers, strict=True):
+            part = by_step(peer, name).get(column, here[:0])[::way][: len(here)]
+            known[: len(part)] = part
+        median = median_by_column(beside.reshape(len(peers), -1)).reshape(here.shape)
+        took.append(here)
+        usual.append(np.fmax(np.median(elsewhen, axis=0)[: len(here)], median))
+    return _compared(np.concatenate(took), np.concatenate(usual))

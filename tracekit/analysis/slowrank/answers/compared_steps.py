@@ -8,73 +8,94 @@ and nearly all kernels must be longer.
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from typing import Final
 
 import numpy as np
 
 from tracekit.analysis.slowrank.evidence import Evidence, Gap
-from tracekit.analysis.slowrank.price import Price
-from tracekit.analysis.slowrank.suspects import suspect_of
+from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps
+from tracekit.analysis.slowrank.suspects import up_to
 from tracekit.case.case import Case, without_steps
+from tracekit.case.cures import saved_ns
 from tracekit.case.wording import fewest_traces, listed, of_step, ranks_in_words
 from tracekit.causes import GPU_COMPUTE
 from tracekit.expected.excess import fills_step
 from tracekit.findings import Quality
 from tracekit.steps.step_ends import odd_columns
-from tracekit.steps.step_kernels import kernels_between, longer_than_inside, longer_than_peers
+from tracekit.steps.step_kernels import (
+    StepKernels,
+    kernels_recorded,
+    longer_beside,
+    longer_kernels,
+    whole_columns,
+)
 from tracekit.steps.steps import windows_of
 from tracekit.thresholds.slowrank import (
     MAJORITY,
     NO_ACCIDENT,
     PEERS_SAMPLED,
     RANKS_SAMPLED,
-    STAGE_TELLING_PEERS,
 )
 from tracekit.timing.waits import longer_outside
 from tracekit.units import F64, ms
 
 
-@dataclass(frozen=True)
-class _Part:
-    """What a rank recorded before its first compared step or after its last, ns of its clock; own time an operation."""
+def slow_at_times(e: Evidence) -> Iterator[Gap]:
+    """A device was slow throughout some of the compared steps, or in a part of a step that was not compared.
 
-    begin: int
-    end: int
-    pace: float
-
-
-@dataclass(frozen=True)
-class SlowOutside:
-    """A rank with a slow device outside the compared steps: its row of Steps, the factor, and the side."""
-
-    row: int
-    factor: float
-    before: bool
-    beside_peers: bool  # else beside itself: no peer recorded these kernels
-
-
-def slow_outside_steps(e: Evidence) -> Iterator[Gap]:
-    """A device was slow in a part of a step that was not compared."""
-    case, found = e.case, slow_outside(e.case)
-    if found is None:
-        return
-    rank, many = case.steps.ranks[found.row], len(case.steps.numbers)
-    where = "before the first" if found.before else "after the last"
-    longer = (found.factor - 1) * float(np.nanmedian(case.steps.own[found.row]))
-    than, decide = "as inside these steps, and no peer recorded these kernels", f"{ALL_RANKS}; {_RECURS}"
-    if found.beside_peers:
-        than, decide = "as its peers', but no longer inside these steps", _RECURS
-    what = (
-        f"nearly all kernels of rank {rank} that were recorded {where} of the {many} compared steps take "
-        f"{found.factor:.2f} times as long {than}: the fault may come and go"
-    )
-    candidate = suspect_of(case, found.row, Price.up_to(longer, longer), 0.0, GPU_COMPUTE, ())
-    yield Gap(what, longer, decide, (candidate,))
+    Work that varies between ranks hides the first, and nothing prices the second.
+    """
+    case, read = e.case, cache(partial(kernels_recorded, e.case.run, e.case.ops, e.case.steps))
+    for row in _rows_to_ask(e):
+        slow, whole, own = _slow_parts(e, row, read), whole_columns(case.steps, row), case.steps.own.copy()
+        struck = [column for column in slow if column in whole]
+        own[row, struck] -= [min(slow[column], own[row, column]) for column in struck]
+        beside = {column: longer for column, longer in slow.items() if column not in struck}
+        lost = max(saved_ns(case, np.array([row]), own) if struck else 0.0, *beside.values(), 0.0)
+        where = [f"in step {listed([case.steps.numbers[c] for c in struck])}"] if struck else []
+        where += ["before the first whole step"] if any(c < whole[0] for c in beside) else []
+        where += ["after the last whole step"] if any(c > whole[0] for c in beside) else []
+        what = (
+            f"nearly all kernels of rank {case.steps.ranks[row]} {' and '.join(where)} are longer than the same "
+            f"kernels of its peers and its other steps, which costs up to {of_step(case, lost)}: it may come and go"
+        )
+        if slow:
+            yield Gap(what, lost, f"{more_steps(case)}: {_RECURS}", up_to(case, {row: lost}, GPU_COMPUTE))
 
 
-_RECURS: Final = "record more whole steps: a fault that comes and goes recurs in some"
+def _rows_to_ask(e: Evidence) -> list[int]:
+    """The rows of devices that may be slow at times: by their excess, or in a stage by operations beside the steps."""
+    case, over = e.case, np.maximum(np.nan_to_num(e.case.found.value), 0.0).sum(axis=1)
+    rows = np.argsort(-over)[: min(RANKS_SAMPLED, (over >= e.least * case.steps.count).sum())].tolist()
+    for stage in case.stages:
+        there = [row for row in stage.tolist() if case.on_gpu(row) and whole_columns(case.steps, row)]
+        rows += sorted(there, key=lambda row: -_beside(case, row)[1])[:RANKS_SAMPLED]
+    return [row for row in dict.fromkeys(rows) if case.on_gpu(row) and case.beside(row, (row,))]
+
+
+def _slow_parts(e: Evidence, row: int, read: Callable[[int], StepKernels]) -> dict[int, float]:
+    """Return column → the excess of nearly all kernels of the rank in `row` there, ns a step; kernels as `read`."""
+    case, whole, slow = e.case, whole_columns(e.case.steps, row), dict[int, float]()
+    over, usual = np.nan_to_num(case.found.value[row]), float(np.nanmedian(case.steps.own[row]))
+    others = sorted(case.beside(row, (row,)), key=lambda r: -_beside(case, r)[0])[:PEERS_SAMPLED]
+    mine, *peers = (read(r) for r in (row, *others))
+    for column in np.unique(mine.column).tolist():
+        if column in whole and over[column] > e.least:
+            longer = longer_kernels(mine.only(whole), peers, column)
+            most = longer.ns
+        elif column not in whole:
+            longer = longer_beside(mine, peers, column, whole)
+            most = usual * longer.ns / max(longer.whole, 1.0)
+        else:
+            continue
+        if fills_step(longer, longer.ns) and most >= e.least:
+            slow[column] = most
+    return slow
+
+
+_RECURS: Final = "a fault that comes and goes recurs in some"
 ALL_RANKS: Final = "start and stop the profiler on all ranks at the same steps"
 
 
@@ -90,62 +111,19 @@ def unseen_late_outside(e: Evidence) -> Iterator[Gap]:
                 f"operations with {ranks_in_words(unseen)}, which left no trace, last {of_step(case, longer)} longer "
                 "outside the compared steps: the fault may come and go"
             )
-            yield Gap(what, longer, f"{fewest_traces(case, unseen)}; {_RECURS}")
+            yield Gap(what, longer, f"{fewest_traces(case, unseen)}; {more_steps(case)}: {_RECURS}")
 
 
-def slow_outside(case: Case) -> SlowOutside | None:
-    """The rank with the slowest device outside the compared steps; None where none could cost the threshold."""
-    found: list[SlowOutside] = []
-    for before in (True, False):
-        for stage in case.stages:
-            parts = {row: part for row in stage.tolist() if (part := _part(case, row, before=before))}
-            found += _slow(case, parts, before=before)
-    return max(found, key=lambda f: f.factor, default=None)
-
-
-def _slow(case: Case, parts: dict[int, _Part], *, before: bool) -> list[SlowOutside]:
-    """The ranks of one stage with kernels that are longer than their peers' kernels in these parts.
-
-    In stages of more than `RANKS_SAMPLED` ranks only the ranks with the longest operations are judged.
-    """
-    long = list(parts)
-    if len(parts) > RANKS_SAMPLED:
-        slowest = sorted(parts, key=lambda row: -parts[row].pace)
-        long = slowest[:RANKS_SAMPLED]
-        parts = {row: parts[row] for row in (*long, *slowest[len(slowest) // 2 :][:PEERS_SAMPLED])}
-    if len(parts) < STAGE_TELLING_PEERS:
-        return []
-    kernels = {}
-    for row, part in parts.items():
-        read = kernels_between(case.run, case.ops, case.steps.ranks[row], part.begin, part.end)
-        kernels[row] = read.reversed() if before else read  # from the border of the steps on
-    found = []
-    for row in long:
-        others = [k for r, k in kernels.items() if r != row]
-        compared = longer_than_peers(kernels[row], others)
-        alone = longer_than_inside(kernels[row], case.kernels(row), others, before=before)
-        for longer in (compared, alone):
-            own = longer.ns * np.nanmedian(case.steps.own[row])
-            worth = own >= case.threshold_ns * longer.whole > 0
-            if worth and fills_step(longer, longer.ns):
-                found.append(SlowOutside(row, 1 + longer.ns / longer.whole, before, longer is compared))
-    return found
-
-
-def _part(case: Case, row: int, *, before: bool) -> _Part | None:
-    """What the rank in `row` recorded on one side of its steps; None without a device, or without a whole step."""
-    ops, rank = case.ops, case.steps.ranks[row]
-    columns = np.flatnonzero(np.isfinite(case.steps.own[row])).tolist()
-    source = ops.per_rank[rank]
-    if not columns or not source.on_gpu:
-        return None
-    begins, ends = windows_of(ops, case.steps, rank, columns)
-    border = int(begins.min()) if before else int(ends.max())
-    edge = source.window[0 if before else 1]
-    outside = source.end <= border if before else source.start >= border
-    begin, end = sorted((border, edge))
-    own = np.diff(ops.progress[rank].at(np.array([begin, end])))[0]
-    return _Part(begin, end, float(own) / max(int(outside.sum()), 1))
+def _beside(case: Case, row: int) -> tuple[float, float]:
+    """The own time of the rank in `row` beside its whole steps, ns, and the longer one of both sides an operation."""
+    ops, rank, whole = case.ops, case.steps.ranks[row], whole_columns(case.steps, row)
+    if not whole:
+        return 0.0, 0.0
+    source, (begins, ends) = ops.per_rank[rank], windows_of(ops, case.steps, rank, whole)
+    times = np.array([source.window[0], begins[0], ends[-1], source.window[1]], np.int64)
+    own = np.diff(ops.progress[rank].at(times))[::2]
+    many = (source.end <= begins[0]).sum(), (source.start >= ends[-1]).sum()
+    return float(own.sum()), float((own / np.maximum(many, 1)).max())
 
 
 def without_odd_steps(case: Case) -> Case:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.answers.compared_steps import (
     ALL_RANKS,
-    slow_outside_steps,
+    slow_at_times,
     steps_are_unequal,
     unseen_late_outside,
 )
@@ -30,7 +30,6 @@ from tracekit.analysis.slowrank.decision.work_gaps import (
     data_may_cost,
     few_ranks_are_quick,
     lone_ranks_vary,
-    slow_at_times,
     table_is_unexplained,
     work_varies,
 )
@@ -182,9 +181,8 @@ GAPS: Final[tuple[Callable[[Evidence], Iterator[Gap]], ...]] = (
     same_ranks_stall_at_times,
     steps_are_unequal,
     host_launches_late,
-    slow_outside_steps,
-    unseen_late_outside,
     slow_at_times,
+    unseen_late_outside,
     waits_are_lopsided,
     ranks_leave_late,
     model_misses,

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.answers.compared_steps import slow_outside
+from tracekit.analysis.slowrank.answers.compared_steps import slow_at_times
 from tracekit.analysis.slowrank.answers.culprit_answers import leave_link_open
 from tracekit.analysis.slowrank.answers.imbalance_answers import (
     blame_data,
@@ -124,7 +124,7 @@ def experts_get_uneven_tokens(e: Evidence) -> Answer | None:
     They do not explain a device that was slow outside the compared steps, nor more waiting than they cost: what a
     replay misses, or what a recorded rank waits for one without a trace.
     """
-    if not e.tokens or e.tokens < e.case.pinned_residual_ns or slow_outside(e.case) is not None:
+    if not e.tokens or e.tokens < e.case.pinned_residual_ns or any(slow_at_times(e)):
         return None
     late = late_alone(e.case, e.unseen.ranks)
     if (most := max(late.values(), default=0.0)) > e.tokens:

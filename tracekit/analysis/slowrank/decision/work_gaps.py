@@ -16,17 +16,12 @@ from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_ranks, varies_n
 from tracekit.analysis.slowrank.hypotheses.uneven_work import like_quick, shorter_ns
 from tracekit.analysis.slowrank.suspects import up_to
 from tracekit.case.case import Case
-from tracekit.case.cures import saved_ns
-from tracekit.case.wording import listed, of_step, ranks_in_words
-from tracekit.causes import GPU_COMPUTE
-from tracekit.expected.excess import fills_step
+from tracekit.case.wording import of_step, ranks_in_words
 from tracekit.step_graph.delays import exponential_odds
 from tracekit.step_graph.micro_batches import unexplained_ns
 from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
 from tracekit.step_graph.statistics import spread
-from tracekit.steps.medians import sampled
-from tracekit.steps.step_kernels import longer_kernels
-from tracekit.thresholds.slowrank import CLEAR_SHARE, MINOR, RANKS_SAMPLED, UNEVEN_RATIO, Z_LIMIT
+from tracekit.thresholds.slowrank import CLEAR_SHARE, MINOR, UNEVEN_RATIO, Z_LIMIT
 from tracekit.timing.measured import Rows
 from tracekit.units import ms
 
@@ -62,28 +57,6 @@ def work_varies(e: Evidence) -> Iterator[Gap]:
     )
     if lost > 0:
         yield Gap(what, lost, decide)
-
-
-def slow_at_times(e: Evidence) -> Iterator[Gap]:
-    """A device was slow throughout some of the compared steps, which work that varies between ranks hides."""
-    case, over = e.case, np.nan_to_num(e.case.found.value)
-    beyond = np.maximum(over, 0.0).sum(axis=1) / case.steps.count
-    for row in np.argsort(-beyond)[: min(RANKS_SAMPLED, (beyond >= e.least).sum())].tolist():
-        peers = [case.kernels(r) for r in sampled(case.beside(row, (row,))) if case.on_gpu(row)]
-        own, struck = case.steps.own.copy(), []
-        for column in np.flatnonzero(over[row] > e.least).tolist() if peers else ():
-            longer = longer_kernels(case.kernels(row), peers, column)
-            if fills_step(longer, longer.ns) and longer.ns >= e.least:
-                own[row, column] -= min(longer.ns, own[row, column])
-                struck.append(case.steps.numbers[column])
-        lost = saved_ns(case, np.array([row]), own) if struck else 0.0
-        what = (
-            f"work varies, but nearly all kernels of rank {case.steps.ranks[row]} in step {listed(struck)} are longer "
-            f"than its peers' and than in its other steps, which costs {of_step(case, lost)}"
-        )
-        decide = f"{more_steps(case)}: a fault that comes and goes recurs in some"
-        if struck:
-            yield Gap(what, lost, decide, up_to(case, {row: lost}, GPU_COMPUTE))
 
 
 def data_may_cost(e: Evidence) -> Iterator[Gap]:
