@@ -19,7 +19,7 @@ WORST = {
     "answer functions": 0,
     "functions that answer": 60,
     "lines": 8367,
-    "lines with case, graph and matching": 16055,
+    "lines with case, graph and matching": 16064,
 }
 """The values today, as `make measures` prints them with the goal of each.
 

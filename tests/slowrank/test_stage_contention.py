@@ -20,8 +20,11 @@ STEPS, LAYERS, TRANSFER, WORLD = 4, 6, 50.0, 3
 SHARED, LONGER = 1200.0, 300.0
 
 
-def trained(folder, beside, more):
-    """Stage `beside` computes beside a collective in two layers of three; `more` is the factor of stages' work."""
+def trained(folder, beside, more, added=LONGER, others=1.0):
+    """Stage `beside` computes beside a collective in two layers of three; `more` is the factor of stages' work.
+
+    added: by how much the products beside the collective are longer, µs; others: the factor of those in other layers.
+    """
     stages = [[r for r in sorted(MESH.coordinates) if MESH.coords(r)["pp"] == p] for p in range(3)]
     lines = [Timeline(rank) for rank in sorted(MESH.coordinates)]
     for step in range(STEPS):
@@ -34,7 +37,8 @@ def trained(folder, beside, more):
                 busy = stage == beside and layer % 3
                 if busy:
                     line.beside(stage, SHARED, step * LAYERS + layer)
-                line.compute(1500 * factor + (LONGER if busy else 0.0), "mlp")
+                product = 1500 * factor * (1.0 if layer % 3 else others)
+                line.compute(product + (added if busy else 0.0), "mlp")
             handles = {line.rank: line.post(WORLD) for line in lines}
             last = max(at for at, *_ in handles.values())
             for line in lines:
@@ -50,6 +54,20 @@ def test_the_stretch_of_a_stage_is_measured(tmp_path):
     case = trained(tmp_path, beside=0, more={})
     stages = [rows for rows in case.stages if len(rows)]
     added = stage_contention(case, stages)
+    assert added[0] == pytest.approx(LAYERS * 2 / 3 * LONGER * 1e3, rel=0.05)
+    assert not added[1:].any()
+
+
+def test_other_products_of_one_name_are_not_compared(tmp_path):
+    """Products beside communication that take four times as long as others: communication adds less, so they differ."""
+    case = trained(tmp_path, beside=0, more={}, added=4500.0)
+    assert not stage_contention(case, [rows for rows in case.stages if len(rows)]).any()
+
+
+def test_products_of_two_lengths_are_kept_apart(tmp_path):
+    """On its own stage only the longer ones, as of a backward, run without communication; others show the shorter."""
+    case = trained(tmp_path, beside=0, more={}, others=2.0)
+    added = stage_contention(case, [rows for rows in case.stages if len(rows)])
     assert added[0] == pytest.approx(LAYERS * 2 / 3 * LONGER * 1e3, rel=0.05)
     assert not added[1:].any()
 

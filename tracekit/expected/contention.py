@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.expected.same_kernels import Place, middle_rows, places_of
+from tracekit.expected.same_kernels import Place, as_long, middle_rows, places_of
 from tracekit.steps.medians import median_by_column, of_rows, sampled, weighted_median
 from tracekit.steps.step_kernels import StepKernels
-from tracekit.thresholds.slowrank import MOST_STRETCHED, PEERS_SAMPLED
+from tracekit.thresholds.slowrank import KIND_RATIO, MOST_STRETCHED, PEERS_SAMPLED
 from tracekit.thresholds.tables import LIKE_SHARE
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, I64
@@ -112,39 +112,49 @@ def _is_free(kernels: StepKernels) -> list[bool]:
     return free
 
 
-def _free(read: list[StepKernels]) -> dict[Place, float]:
-    """The median length of a stage's undisturbed kernels at each place, ns."""
+def _free(read: list[StepKernels]) -> dict[Place, F64]:
+    """The median lengths of a stage's undisturbed kernels at each place, ns, ascending: one for each kind of length.
+
+    Kernels of different work may have one place: forward and backward share some names of kernels.
+    """
     lasted: dict[Place, list[float]] = {}
     for kernels in read:
         rows = zip(places_of(kernels.name.tolist()), kernels.lasted.tolist(), _is_free(kernels), strict=True)
         for place, ns, alone in rows:
             if alone:
                 lasted.setdefault(place, []).append(ns)
-    return {place: float(np.median(ns)) for place, ns in lasted.items()}
+    every = {place: np.array(ns) for place, ns in lasted.items()}
+    return {place: np.array([np.median(ns[at]) for at in as_long(ns)]) for place, ns in every.items()}
 
 
-def _with_others(mine: Mapping[Place, float], others: list[dict[Place, float]]) -> dict[Place, float]:
-    """`mine`, completed at missing places by the times of `others`, scaled to the pace of `mine`; ns."""
-    elsewhere: dict[Place, list[float]] = {}
+def _with_others(mine: Mapping[Place, F64], others: list[dict[Place, F64]]) -> dict[Place, F64]:
+    """`mine`, completed by lengths that `others` have at the same place, scaled to the pace of `mine`; ns."""
+    found = {place: [ns] for place, ns in mine.items()}
     for stage in others:
+        same = [
+            place for place in sorted(stage.keys() & mine.keys()) if len(stage[place]) == len(mine[place])
+        ]
+        usual = np.concatenate([np.zeros(0), *(stage[place] for place in same)])
+        ratio = np.concatenate([np.zeros(0), *(mine[place] for place in same)]) / np.maximum(usual, 1.0)
+        pace = weighted_median(ratio, usual, 1.0)
         for place, ns in stage.items():
-            elsewhere.setdefault(place, []).append(ns)
-    usual = {place: float(np.median(ns)) for place, ns in elsewhere.items()}
-    common = sorted(place for place in usual.keys() & mine.keys() if usual[place] > 0)
-    if not common:
-        return dict(mine)
-    weight = np.array([usual[place] for place in common])
-    pace = weighted_median(np.array([mine[place] for place in common]) / weight, weight, 1.0)
-    return {place: pace * ns for place, ns in usual.items()} | dict(mine)
+            own = mine.get(place, np.zeros(0))[:, None]
+            far = (np.maximum(own, pace * ns) > KIND_RATIO * np.minimum(own, pace * ns)).all(axis=0)
+            found.setdefault(place, []).append(pace * ns[far])
+    return {place: np.sort(np.concatenate(ns)) for place, ns in found.items()}
 
 
-def _stretched(kernels: StepKernels, alone: Mapping[Place, float], steps: int) -> F64:
-    """The excess of a rank's device-sharing kernels over the times `alone` at their places, by step, ns."""
-    usual = np.array([alone.get(place, np.inf) for place in places_of(kernels.name.tolist())])
-    beside = ~np.array(_is_free(kernels), bool) & np.isfinite(usual) & kernels.counts
-    over = np.clip(kernels.lasted[beside] - usual[beside], 0.0, MOST_STRETCHED * kernels.shared[beside])
-    longer = np.zeros(steps)
-    np.add.at(longer, kernels.column[beside], over)
+def _stretched(kernels: StepKernels, alone: Mapping[Place, F64], steps: int) -> F64:
+    """The excess of a rank's device-sharing kernels over the times `alone` at their places, by step, ns.
+
+    Of the lengths at a place the longest counts that a kernel may have been without communication.
+    """
+    longer, places = np.zeros(steps), places_of(kernels.name.tolist())
+    for at in np.flatnonzero(~np.array(_is_free(kernels), bool) & kernels.counts).tolist():
+        lasted, least = kernels.lasted[at], kernels.lasted[at] - MOST_STRETCHED * kernels.shared[at]
+        usual = alone.get(places[at], np.zeros(0))
+        usual = usual[(usual >= least) & (usual <= (1.0 + LIKE_SHARE) * lasted)]
+        longer[kernels.column[at]] += max(lasted - usual[-1], 0.0) if len(usual) else 0.0
     return longer
 
 

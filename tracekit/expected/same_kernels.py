@@ -62,7 +62,7 @@ class SameKernels:
         usual = self.usual
         drawn = usual.copy()
         chance = np.square(self.off).mean(axis=(0, 1)) / (self.lasted.shape[0] * self.lasted.shape[1])
-        for places in _as_long(usual):
+        for places in as_long(usual):
             level = float(usual[places].mean())
             kept = beyond_chance(usual[places] / level - 1.0, float(chance[places].mean()))
             drawn[places] = level + (usual[places] - level) * kept
@@ -104,7 +104,7 @@ def same_kernels(kernels: Sequence[StepKernels], rows: Sequence[int], steps: int
         shared = np.stack([k.shared[at] for k, at in zip(kernels, index, strict=True)])
         shared /= np.maximum(lasted, 1.0)
         every = SameKernels(tuple(rows), index, lasted, np.ptp(shared, axis=(0, 1)) <= LIKE_SHARE)
-        found |= {(name, n): every.at(places) for n, places in enumerate(_as_long(every.usual))}
+        found |= {(name, n): every.at(places) for n, places in enumerate(as_long(every.usual))}
     return found
 
 
@@ -131,7 +131,7 @@ def _places(kernels: Sequence[StepKernels], at: Sequence[I64], steps: int) -> I6
     return np.stack([w[e[:, None] - few + np.arange(few)] for w, e in zip(at, ends, strict=True)])
 
 
-def _as_long(usual: F64) -> list[I64]:
+def as_long(usual: F64) -> list[I64]:
     """The places in groups of about equal length, shortest first, each in order; `usual` are their lengths, ns."""
     order = np.argsort(usual, kind="stable")
     ascending = usual[order]
