@@ -107,7 +107,7 @@ FINDINGS = {
     "LastDone": "rank group op seq",
     "RankCoverage": "expected read missing rejected",
     "Rejected": "path reason rank",
-    "MeshFinding": "order sizes source parts",
+    "MeshFinding": "order sizes source parts programs",
     "Quality": "kind path count detail kept_events",
 }
 CHOICES = {

@@ -89,6 +89,13 @@ def test_other_group_sizes_or_members_are_other_jobs():
     assert sizes(two + [file(f"{r}", r, **named(r, 2)) for r in range(4, 8)]) == [8]
 
 
+def test_programs_of_one_world_are_one_job():
+    two = [file(f"{r}", r, world=8, **named(r, 2)) for r in range(4)]
+    four = [file(f"{r}", r, world=8, **named(r, 4)) for r in range(4, 8)]
+    assert sizes(two + four) == [8]
+    assert sizes([*two, file("odd", 0, world=8, **named(0, 4))]) == [4, 1]
+
+
 def test_a_few_files_of_another_job_are_left_out():
     files = [*job(ranks=range(7), world=8), file("odd", 7, world=64)]
     reasons, number = refused(files, None)

@@ -191,7 +191,7 @@ def encoder_apart(groups: dict[str, Group], rank: Rank) -> None:
     number = rank.step_number
     if rank.number < 2:
         load(rank)
-        count = random.Random(31 * number + rank.number).randrange(20, 90)
+        count = random.Random(31 * number + rank.number).randrange(80, 360)
         for _ in range(count):
             mlp(rank, UNIT / 6)
     rank.collective(groups["bridge"], "_allgather_base", 10**6, 8 * 10**6)
@@ -313,7 +313,7 @@ REPORTS: list[Report] = [
     ),
     seen(
         "NVIDIA-NeMo/Megatron-Bridge#4609",
-        "two encoder ranks with unlike images in each step feed a language model on six ranks",
+        "two encoder ranks with unlike images in each step feed a language model on six ranks, which waits for them",
         "the encoders, by their images; no rank of the language model",
         of_groups(Grouped(APART, encoder_apart), 8),
         encoders,

@@ -9,7 +9,7 @@ from tests.tables.rows import LARGE, comm, gemm, recorded, recv, send
 from tracekit.errors import MeshUnknownError
 from tracekit.inference.joined import _connected, _Linked
 from tracekit.inference.mesh.mesh_choice import choose
-from tracekit.inference.mesh.one_pipeline import is_one_pipeline
+from tracekit.inference.mesh.programs import is_one_pipeline
 from tracekit.matching.match import match
 from tracekit.schema import Group, InferredGroup
 

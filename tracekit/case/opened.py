@@ -16,7 +16,7 @@ from tracekit.inference.groups.other_recordings import is_placed, named_by_trace
 from tracekit.inference.groups.unnamed_groups import with_groups_of_streams, with_rare_groups
 from tracekit.inference.joined import joined
 from tracekit.inference.mesh.group_uses import world_of
-from tracekit.inference.mesh.mesh_choice import MeshChoice
+from tracekit.inference.mesh.mesh_choice import MeshChoice, check_rest
 from tracekit.inference.peers.lost_arguments import named_after, repaired
 from tracekit.inference.peers.places_in_groups import with_places_in_groups
 from tracekit.matching.match import Operations, match
@@ -177,6 +177,7 @@ def _settled(run: Run, ops: Operations, mesh: Sizes, order: Order) -> tuple[Run,
         known = run.groups
         run, ops = with_rare_groups(run, found.ops, found.choice.mesh)
         found = found._replace(ops=ops)
+    check_rest(run, ops, found.choice)
     return run, found.ops, found.choice
 
 

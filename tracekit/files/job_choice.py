@@ -129,13 +129,27 @@ def _by_group_sizes(job: Job) -> list[Job]:
             parts.append([])
         sizes[number].update(dict(claim))
         parts[number].extend(mine)
-    if len(parts) < 2:
+    if len(parts) < 2 or _programs_of_one_job(parts):
         return [job]
     differing = {d for known in sizes for d, n in known.items() if any(k.get(d, n) != n for k in sizes)}
     names = [
         ", ".join(f"{d} groups of {known[d]}" for d in sorted(differing & known.keys())) for known in sizes
     ]
     return [Job(tuple(mine), said, job.surely) for mine, said in zip(parts, names, strict=True)]
+
+
+def _programs_of_one_job(parts: Sequence[Sequence[Witness]]) -> bool:
+    """Return whether `parts` are programs beside each other, as an encoder and a language model: of one world.
+
+    No group of one part holds a rank of another.
+    """
+    worlds = {file.world for part in parts for file in part}
+    members = [
+        {w.rank for file in part for w in file.windows}
+        | {r for file in part for _, g in file.groups for r in g}
+        for part in parts
+    ]
+    return len(worlds) == 1 and None not in worlds and sum(map(len, members)) == len(set().union(*members))
 
 
 def _by_group_members(job: Job) -> list[Job]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tracekit.axes import PARTS
 from tracekit.errors import UsageError
-from tracekit.text import plain
-from tracekit.thresholds.report import CELL_CHARACTERS, NOTEBOOK_ROWS
+from tracekit.text import plain, rank_names
+from tracekit.thresholds.report import CELL_CHARACTERS, NOTEBOOK_ROWS, NUMBER_RUNS_SHOWN
 
 MeshSource = Literal["process_groups", "flag", "manifest", "flat_world"]
 """Where a mesh comes from: the process groups, the user, a manifest beside the traces, or assumed as one flat group."""
@@ -67,15 +67,26 @@ class Coverage:
 
 @dataclass(frozen=True)
 class MeshFinding:
-    """Axes from inner to outer, their sizes, where they come from, and sizes of axes that divide others (`parts`)."""
+    """Axes from inner to outer, their sizes, where they come from, and sizes of axes that divide others (`parts`).
+
+    programs: (ranks, sizes of axes) of each program of a job that has several. Then `sizes` are the sums of stages and
+    replicas, and the largest sizes of the other axes.
+    """
 
     order: tuple[str, ...]
     sizes: dict[str, int]
     source: MeshSource
     parts: dict[str, int] = field(default_factory=dict)
+    programs: tuple[tuple[tuple[int, ...], dict[str, int]], ...] = ()
 
     def written(self) -> str:
-        """The sizes as a line: inner to outer, then those of axes that divide the ranks of others."""
+        """The sizes as a line: inner to outer, then those of axes that divide the ranks of others; by program."""
+        if self.programs:
+            found = []
+            for ranks, of_axes in self.programs:
+                axes = ",".join(f"{axis}={of_axes[axis]}" for axis in self.order if of_axes[axis] > 1)
+                found.append(f"{rank_names(ranks, NUMBER_RUNS_SHOWN)} ({axes or 'alone'})")
+            return f"{len(found)} programs: {' and '.join(found)}"
         sizes = ", ".join(f"{axis}={self.sizes[axis]}" for axis in self.order)
         return "; ".join(
             [sizes, *(f"{axis}={size} inside {PARTS[axis].inside}" for axis, size in self.parts.items())]

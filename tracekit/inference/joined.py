@@ -11,7 +11,7 @@ from tracekit.disjoint_sets import DisjointSets
 from tracekit.errors import MeshError
 from tracekit.inference.mesh.group_uses import group_uses, world_of
 from tracekit.inference.mesh.mesh_choice import MeshChoice, choose, is_unknown
-from tracekit.inference.mesh.one_pipeline import is_one_pipeline
+from tracekit.inference.mesh.programs import is_one_pipeline
 from tracekit.inference.peers.line_order import with_line_order
 from tracekit.inference.peers.neighbours import linked, with_only_neighbours
 from tracekit.inference.peers.open_messages import (

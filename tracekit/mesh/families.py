@@ -6,10 +6,13 @@ by use.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from tracekit.disjoint_sets import DisjointSets
 from tracekit.mesh.group_descriptions import hinted_dims, is_foreign
 
+IGNORED: Final = "ignored"
+"""The word in a note on groups that are along no axis."""
 Blocks = dict[int, int]
 """rank → number of its block."""
 
@@ -98,7 +101,7 @@ def families(uses: Sequence[GroupUse], world: tuple[int, ...], notes: list[str])
             whole.append(family)
         else:
             notes.append(
-                f"groups of {family.size} ranks that cover {len(family.blocks)} of {len(world)} ranks ignored"
+                f"groups of {family.size} ranks that cover {len(family.blocks)} of {len(world)} ranks {IGNORED}"
             )
     return whole
 

@@ -33,13 +33,27 @@ class Part:
 class Mesh:
     """Axes `order` (inner to outer), `sizes` of every axis, and per rank its index on each axis of `order`.
 
-    parts: the axes inside others, of more than one rank, by name.
+    parts: the axes inside others, of more than one rank, by name. programs: the meshes of the programs of a job that
+    has several; their stages and replicas have indices of their own in `coordinates`.
     """
 
     order: tuple[str, ...]
     sizes: dict[str, int]
     coordinates: dict[int, tuple[int, ...]]
     parts: Mapping[str, Part] = field(default_factory=dict)
+    programs: tuple["Mesh", ...] = ()
+
+    def of_program(self, rank: int) -> "Mesh":
+        """Return the mesh of the program of `rank`: this one, where the job has one program. KeyError as `coords`."""
+        return self.programs[self.program(rank)] if self.programs else self
+
+    def program(self, rank: int) -> int:
+        """Return the number of the program of `rank`, 0 where the job has one; KeyError for no rank of the mesh."""
+        return self._program_of[rank] if self.programs else 0
+
+    @cached_property
+    def _program_of(self) -> dict[int, int]:
+        return {rank: number for number, mesh in enumerate(self.programs) for rank in mesh.coordinates}
 
     @property
     def part_sizes(self) -> dict[str, int]:
@@ -52,7 +66,9 @@ class Mesh:
         return len(self.coordinates)
 
     def coords(self, rank: int) -> dict[str, int]:
-        """Index of `rank` on every axis, in the order of LEVELS, then others; KeyError for no rank of the mesh."""
+        """Index of `rank` on every axis of its program, by LEVELS, then others; KeyError for no rank of the mesh."""
+        if self.programs:
+            return self.of_program(rank).coords(rank)
         index = dict(zip(self.order, self.coordinates[rank], strict=True))
         index |= {name: part.group_of[rank].index(rank) for name, part in self.parts.items()}
         descent = [d for d in LEVELS if d in index]

@@ -14,7 +14,7 @@ from math import prod
 from tracekit.axes import AXES, DATA
 from tracekit.errors import MeshError, MeshUnknownError
 from tracekit.mesh.axis_names import name_axes
-from tracekit.mesh.families import Blocks, Family, GroupUse, families, join, orthogonal, refines
+from tracekit.mesh.families import IGNORED, Blocks, Family, GroupUse, families, join, orthogonal, refines
 from tracekit.mesh.grid import Mesh
 from tracekit.mesh.group_descriptions import hinted_dims, is_foreign, mentions_part
 from tracekit.mesh.parts import with_parts
@@ -27,6 +27,7 @@ class Inference:
     mesh: Mesh
     notes: tuple[str, ...]
     flat: bool  # no group structure was seen: the world is one data-parallel group
+    rest: int = 0  # size of the axis without groups of its own, inferred from the ranks that the others leave
 
 
 def infer(
@@ -83,8 +84,11 @@ def _of_axes(
         return Inference(
             _flat(ranks), (*notes, "no group divides the world: taken as one data-parallel group"), flat=True
         )
+    rest = next(
+        (a.size for a in axes if not (a.hints or any(g.named or g.collectives or g.p2p for g in a.groups))), 0
+    )
     named = name_axes(_described(axes, uses, ranks), order, notes, programs)
-    return Inference(_build(named, ranks), tuple(notes), flat=False)
+    return Inference(_build(named, ranks), tuple(notes), flat=False, rest=rest)
 
 
 def _by_description(uses: Sequence[GroupUse], ranks: tuple[int, ...]) -> list[Family]:
@@ -151,7 +155,7 @@ def _axes(found: list[Family], ranks: tuple[int, ...], notes: list[str], *, whol
                 hints = family.hints - frozenset().union(*(a.hints for a in inner))
                 axes.append(Family(residual, hints, {r: n for n, g in enumerate(residual) for r in g.ranks}))
         else:
-            notes.append(f"groups of {family.size} ranks that cross the axes ignored")
+            notes.append(f"groups of {family.size} ranks that cross the axes {IGNORED}")
     if axes and prod(a.size for a in axes) < len(ranks):
         residual = _residual(dict.fromkeys(ranks, 0), axes, ranks) if whole else None
         if residual is None:
@@ -195,7 +199,7 @@ def _residual(coarse: Blocks, inner: list[Family], ranks: tuple[int, ...]) -> li
         columns = list(block.values())
         if len({len(c) for c in columns}) != 1:
             return None
-        groups.extend(GroupUse(tuple(line)) for line in zip(*columns, strict=True))
+        groups.extend(GroupUse(tuple(line), named=False) for line in zip(*columns, strict=True))
         sizes.add(len(columns))
     return groups if len(sizes) == 1 and sizes != {1} else None
 

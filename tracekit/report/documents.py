@@ -33,13 +33,24 @@ class RanksDocument(TypedDict):
     rejected: list[RejectedDocument]
 
 
+class ProgramDocument(TypedDict):
+    """The ranks of a program of a job that has several, and the sizes of its axes."""
+
+    ranks: list[int]
+    sizes: dict[str, int]
+
+
 class MeshDocument(TypedDict):
-    """Axes from inner to outer, their sizes, and where they come from; `parts`: sizes of axes that divide others."""
+    """Axes from inner to outer, their sizes, and where they come from; `parts`: sizes of axes that divide others.
+
+    programs: of a job that has several; then `sizes` are the sums of stages and replicas, and the largest other sizes.
+    """
 
     order: list[str]
     sizes: dict[str, int]
     source: MeshSource
     parts: NotRequired[dict[str, int]]
+    programs: NotRequired[list[ProgramDocument]]
 
 
 class StepsDocument(TypedDict):

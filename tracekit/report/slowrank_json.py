@@ -124,6 +124,10 @@ def mesh_document(mesh: MeshFinding) -> MeshDocument:
     }
     if mesh.parts:
         document["parts"] = dict(mesh.parts)
+    if mesh.programs:
+        document["programs"] = [
+            {"ranks": list(ranks), "sizes": dict(sizes)} for ranks, sizes in mesh.programs
+        ]
     return document
 
 

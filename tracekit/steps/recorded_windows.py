@@ -1,4 +1,4 @@
-"""The windows of a run as separate runs, each with the ranks that recorded it and its time; and the last ones.
+"""The windows of a run as separate runs, each with the ranks that recorded it and its time; the last ones; late begins.
 
 Ranks may lack windows, and their clocks may have any offset. Windows are equal if they begin with the same marked step;
 without marks, if they begin at the same times after a shift of the clocks. If several shifts fit, as with windows at
@@ -14,10 +14,15 @@ import numpy as np
 
 from tracekit.arrays import to_numpy
 from tracekit.findings.shared import Quality
+from tracekit.matching.clock import Clocks
+from tracekit.matching.match import Operations
 from tracekit.rank_events.event_columns import filled, matches
-from tracekit.rank_events.step_marks import step_number
+from tracekit.rank_events.step_marks import NO_STEP, step_number
+from tracekit.steps.medians import median_of_others
+from tracekit.steps.steps import Steps
 from tracekit.store import Run
 from tracekit.thresholds.ingest import FILES_NAMED, LEAST_STEPS
+from tracekit.thresholds.slowrank import CLEAR_SHARE
 from tracekit.thresholds.tables import MOST_RANKS, SAME_WINDOW
 from tracekit.units import I64
 
@@ -222,3 +227,49 @@ def _nearest(times: I64, mine: I64) -> tuple[I64, I64]:
     before = np.maximum(after - 1, 0)
     place = np.where(np.abs(times[before] - mine) <= np.abs(times[after] - mine), before, after)
     return place, np.abs(times[place] - mine)
+
+
+# Late begins: profilers start at different times, so that a late begin of a window alone proves no delay.
+
+
+def with_late_start(ops: Operations, steps: Steps, clocks: Clocks) -> Steps:
+    """Return a single step with own times from one common moment, so that a late entry counts as delay.
+
+    With several steps `with_late_begins` decides, because profilers start at different times.
+    """
+    starts = [ops.start[ops.of(r)] for r in steps.ranks]
+    labels = [ops.step[ops.of(r)] for r in steps.ranks]
+    aligned = np.full(len(steps.ranks), np.nan)
+    for i, rank in enumerate(steps.ranks):
+        inside = labels[i] == steps.numbers[0] if steps.labelled else labels[i] >= NO_STEP
+        if inside.any() and np.isfinite(steps.own[i, 0]):
+            first = int(np.flatnonzero(inside)[0])
+            lead = float(ops.at_start[ops.of(rank)][first]) - steps.begin[i, 0]
+            aligned[i] = float(clocks.align(rank, starts[i][first : first + 1])[0]) - max(lead, 0.0)
+    earliest = np.nanmin(aligned) if np.isfinite(aligned).any() else 0.0
+    late = (aligned - earliest)[:, None]
+    return replace(steps, own=steps.own + late, wall=steps.wall + late, begin=steps.begin - late)
+
+
+def with_late_begins(steps: Steps, stages: list[I64]) -> Steps:
+    """Return several steps with the delay of a late begin as own time, as far as every later step of the rank shows it.
+
+    A host that pauses, or waits for its data, before every step did so before the first step of its window as well, and
+    its peers waited for that. `stages` hold rows of ranks that do the same work; they end a step together, so that the
+    first step of a late rank is shorter than that of the others. A rank that works no longer than they in a later step
+    shows no such delay, and one below `CLEAR_SHARE` of a step is not added.
+    """
+    firsts = np.append(0, np.flatnonzero(np.diff(steps.numbers) > 1) + 1)
+    later = np.setdiff1d(np.arange(len(steps.numbers)), firsts)
+    if not steps.labelled or not len(later):
+        return steps
+    least = CLEAR_SHARE * float(np.nanmedian(steps.wall[:, later]))
+    shorter = median_of_others(steps.wall, stages) - steps.wall
+    beyond = steps.own - median_of_others(steps.own, stages)
+    lag = shorter[:, firsts] - np.maximum(shorter[:, later].max(axis=1, keepdims=True), 0.0)
+    found = np.minimum(lag, beyond[:, later].min(axis=1, keepdims=True) - np.maximum(beyond[:, firsts], 0.0))
+    late = np.zeros(steps.own.shape)
+    late[:, firsts] = np.where(found >= least, found, 0.0)
+    begun = tuple((steps.numbers[c], steps.ranks[r]) for r, c in np.argwhere(late).tolist())
+    own, wall, begin = steps.own + late, steps.wall + late, steps.begin - late
+    return replace(steps, own=own, wall=wall, begin=begin, begun_late=begun)

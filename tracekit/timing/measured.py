@@ -17,14 +17,13 @@ from tracekit.matching.match import Operations, no_communication
 from tracekit.mesh import Mesh
 from tracekit.mesh.parts import ALL_TO_ALL
 from tracekit.rank_events.coded_words import Column, numbered
-from tracekit.rank_events.step_marks import NO_STEP
 from tracekit.steps.features import Features, read_features
-from tracekit.steps.medians import median_of_others
+from tracekit.steps.recorded_windows import with_late_begins, with_late_start
 from tracekit.steps.step_ends import with_tails
 from tracekit.steps.step_kernels import StepKernels, kernels_in_steps
 from tracekit.steps.steps import Steps, compute_in_steps, measure
 from tracekit.store import Run
-from tracekit.thresholds.slowrank import CANDIDATE_SHARE, CLEAR_SHARE, MIN_LOST_SHARE
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MIN_LOST_SHARE
 from tracekit.timing.buffered_sends import Buffered, buffered_sends
 from tracekit.timing.waits import Waits, measure_waits
 from tracekit.units import F64, I64, Mask
@@ -53,10 +52,12 @@ class Measured:
     mesh: Mesh
     buffered: Buffered  # which sends return without waiting for their receiver
 
-    @property
+    @cached_property
     def step_ns(self) -> float:
-        """Return the mean time of a whole step over ranks and analysed steps, ns."""
-        return float(np.nanmean(self.steps.whole))
+        """The mean time of a whole step, ns: of the program with the longest ones; others may run ahead."""
+        return max(
+            float(np.nanmean(self.steps.whole[self.program == one])) for one in np.unique(self.program)
+        )
 
     @property
     def threshold_ns(self) -> float:
@@ -104,6 +105,29 @@ class Measured:
     def computed(self) -> F64:
         """The own time in which each rank computes, ranks × steps, ns; NaN where unknown."""
         return compute_in_steps(self.ops, self.steps)
+
+    @cached_property
+    def program(self) -> I64:
+        """The number of the program of each rank, by row of `steps`."""
+        return np.array([self.mesh.program(rank) for rank in self.steps.ranks], np.int64)
+
+    def of_program(self, row: int) -> I64:
+        """Return the rows of the ranks that run the program of the rank in `row`, which is among them."""
+        return np.flatnonzero(self.program == self.program[row])
+
+    @cached_property
+    def alone_in_program(self) -> I64:
+        """The rows of ranks that alone run their program: nothing shows how long it takes on a sound device."""
+        several = range(len(self.program)) if self.mesh.programs else ()
+        return np.array([row for row in several if len(self.of_program(row)) == 1], np.int64)
+
+    @cached_property
+    def compared_stages(self) -> Rows:
+        """The recorded stages with layers of one model: those of the program that has most of them."""
+        recorded = [rows for rows in self.stages if len(rows)]
+        programs = [self.program[rows[0]] for rows in recorded]
+        most = max(programs, key=programs.count, default=0)
+        return [rows for rows in recorded if self.program[rows[0]] == most]
 
     def stage_of(self, row: int) -> I64:
         """Return the rows of the ranks that do the same work as the rank in `row`, which is among them."""
@@ -182,8 +206,15 @@ class Measured:
         along = {name: share(self.axis == name) for name in self.axis.kinds()}
         return Coverage(share(slice(None)), {n: s for n, s in along.items() if s is not None})
 
+    def _programs(self, channel: Channel) -> set[int]:
+        """The programs of the members of a channel, as far as known; none where the job has one program."""
+        programs = self.mesh.programs
+        return {self.mesh.program(m) for m in channel.members if programs and m in self.mesh.coordinates}
+
     def axes_of(self, channel: Channel) -> tuple[str, ...]:
-        """Return the mesh axes along which the members of a channel differ; () unless a line, plane or block."""
+        """Return the axes along which the members of a channel differ; () unless a line, plane or block of one."""
+        if len(self._programs(channel)) > 1:
+            return ()  # no axis of a program extends into another
         if not channel.p2p:
             return self.mesh.dims_of(channel.members) or ()
         a, b = (self.mesh.coordinates.get(m) for m in channel.members)
@@ -222,7 +253,7 @@ class Measured:
         at = [self.mesh.coordinates.get(m) for m in channel.members]
         known = [c for c in at if c is not None]
         if axes or len(known) < len(at):
-            return axes
+            return (*axes, *self._programs(channel))
         columns = list(zip(*known, strict=True))
         along = [(d, c) for d, c in zip(self.mesh.order, columns, strict=True) if len(set(c)) > 1]
         return tuple((d, tuple(i - c[0] for i in c)) for d, c in along)
@@ -252,49 +283,6 @@ def measure_run(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRang
     buffered = buffered_sends(ops, clocks)
     waits = measure_waits(ops, clocks, eager=buffered.eager)
     if len(steps.numbers) == 1:
-        steps = _with_late_start(ops, steps, clocks)
+        steps = with_late_start(ops, steps, clocks)
     found = Measured(run, ops, waits, with_tails(ops, steps), clocks, mesh, buffered)
-    return replace(found, steps=_with_late_begins(found.steps, found.stages))
-
-
-def _with_late_start(ops: Operations, steps: Steps, clocks: Clocks) -> Steps:
-    """Return a single step with own times from one common moment, so that a late entry counts as delay.
-
-    With several steps `_with_late_begins` decides, because profilers start at different times.
-    """
-    starts = [ops.start[ops.of(r)] for r in steps.ranks]
-    labels = [ops.step[ops.of(r)] for r in steps.ranks]
-    aligned = np.full(len(steps.ranks), np.nan)
-    for i, rank in enumerate(steps.ranks):
-        inside = labels[i] == steps.numbers[0] if steps.labelled else labels[i] >= NO_STEP
-        if inside.any() and np.isfinite(steps.own[i, 0]):
-            first = int(np.flatnonzero(inside)[0])
-            lead = float(ops.at_start[ops.of(rank)][first]) - steps.begin[i, 0]
-            aligned[i] = float(clocks.align(rank, starts[i][first : first + 1])[0]) - max(lead, 0.0)
-    earliest = np.nanmin(aligned) if np.isfinite(aligned).any() else 0.0
-    late = (aligned - earliest)[:, None]
-    return replace(steps, own=steps.own + late, wall=steps.wall + late, begin=steps.begin - late)
-
-
-def _with_late_begins(steps: Steps, stages: Rows) -> Steps:
-    """Return several steps with the delay of a late begin as own time, as far as every later step of the rank shows it.
-
-    A host that pauses, or waits for its data, before every step did so before the first step of its window as well, and
-    its peers waited for that. `stages` hold rows of ranks that do the same work; they end a step together, so that the
-    first step of a late rank is shorter than that of the others. A rank that works no longer than they in a later step
-    shows no such delay, and one below `CLEAR_SHARE` of a step is not added.
-    """
-    firsts = np.append(0, np.flatnonzero(np.diff(steps.numbers) > 1) + 1)
-    later = np.setdiff1d(np.arange(len(steps.numbers)), firsts)
-    if not steps.labelled or not len(later):
-        return steps
-    least = CLEAR_SHARE * float(np.nanmedian(steps.wall[:, later]))
-    shorter = median_of_others(steps.wall, stages) - steps.wall
-    beyond = steps.own - median_of_others(steps.own, stages)
-    lag = shorter[:, firsts] - np.maximum(shorter[:, later].max(axis=1, keepdims=True), 0.0)
-    found = np.minimum(lag, beyond[:, later].min(axis=1, keepdims=True) - np.maximum(beyond[:, firsts], 0.0))
-    late = np.zeros(steps.own.shape)
-    late[:, firsts] = np.where(found >= least, found, 0.0)
-    begun = tuple((steps.numbers[c], steps.ranks[r]) for r, c in np.argwhere(late).tolist())
-    own, wall, begin = steps.own + late, steps.wall + late, steps.begin - late
-    return replace(steps, own=own, wall=wall, begin=begin, begun_late=begun)
+    return replace(found, steps=with_late_begins(found.steps, found.stages))

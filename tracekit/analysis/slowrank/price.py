@@ -92,7 +92,7 @@ def stage_doubt_ns(case: Case, rows: I64, *, least: bool = False) -> float:
     With `least` what is certain: stages differ by half a percent of the step, devices of a stage as much, and the mean
     of its devices by twice the standard error. The same where too few stages show more.
     """
-    others = [g for g in case.stages if len(np.setdiff1d(g, rows)) == len(g) > 0]
+    others = [g for g in case.compared_stages if len(np.setdiff1d(g, rows)) == len(g)]
     known = [mean for g in others if np.isfinite(mean := case.steps.mean(case.steps.own[g]))]
     fewest = min((len(g) for g in case.stages if len(np.intersect1d(g, rows))), default=1)
     differ = LITTLE_SHARE * case.step_ns * (1.0 + NORMAL_95 / np.sqrt(fewest))

@@ -260,11 +260,11 @@ def descend(run: Measured, rank: int) -> tuple[PathLevel, ...]:
 
     Axes of size one are left out. Raises KeyError for a rank outside the mesh.
     """
-    coords = run.mesh.coords(rank)
+    mesh = run.mesh.of_program(rank)
     return tuple(
-        PathLevel(axis, coords[axis], ms(_caused(run, rank, axis)))
+        PathLevel(axis, mesh.coords(rank)[axis], ms(_caused(run, rank, axis)))
         for axis in LEVELS
-        if run.mesh.size(axis) > 1
+        if mesh.size(axis) > 1
     )
 
 

@@ -45,7 +45,7 @@ from tracekit.inference.mesh.group_contradictions import contradiction
 from tracekit.inference.mesh.group_uses import group_uses, world_of
 from tracekit.inference.mesh.mesh_choice import choose as choose_mesh
 from tracekit.inference.mesh.mesh_choice import is_unknown, remedy
-from tracekit.inference.mesh.one_pipeline import programs
+from tracekit.inference.mesh.programs import programs
 from tracekit.matching.clock import align
 from tracekit.matching.match import Operations, match, rematch
 from tracekit.mesh import Mesh, infer

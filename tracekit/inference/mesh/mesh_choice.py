@@ -11,16 +11,20 @@ from tracekit.errors import MeshError, MeshUnknownError, UsageError
 from tracekit.findings.shared import MeshFinding, MeshSource, Quality
 from tracekit.inference.mesh.group_contradictions import contradiction, shown
 from tracekit.inference.mesh.group_uses import group_uses, world_of
-from tracekit.inference.mesh.one_pipeline import is_one_pipeline, pipeline_of, programs
+from tracekit.inference.mesh.programs import is_one_pipeline, of_programs, pipeline_of, programs, run_by_ranks
 from tracekit.matching.channels import WORLD
 from tracekit.matching.match import Operations, no_communication
 from tracekit.mesh import GroupUse, Inference, Mesh, from_sizes, infer
 from tracekit.mesh.parse import mesh_remedy, misnamed, ranks_in, reordered, said, written
 from tracekit.mesh.parts import given_parts, with_parts
+from tracekit.rank_events.coded_words import among
+from tracekit.rank_events.operation_names import UNDIRECTED
 from tracekit.rank_events.rank_ops import RankOps
 from tracekit.schema import InferredGroup
 from tracekit.steps.step_ends import STEP_END
 from tracekit.store import Run
+from tracekit.text import rank_names
+from tracekit.thresholds.slowrank import RANKS_LISTED
 
 KIND = "mesh_unknown"
 
@@ -33,11 +37,14 @@ class MeshChoice:
     source: MeshSource
     notes: tuple[str, ...] = ()
     quality: tuple[Quality, ...] = ()
+    rest: int = 0  # size of the axis that no group shows, inferred from the ranks that the others leave
 
     @property
     def finding(self) -> MeshFinding:
         """The mesh as findings show it."""
-        return MeshFinding(self.mesh.order, dict(self.mesh.sizes), self.source, self.mesh.part_sizes)
+        mesh = self.mesh
+        programs = tuple((tuple(sorted(one.coordinates)), dict(one.sizes)) for one in mesh.programs)
+        return MeshFinding(mesh.order, dict(mesh.sizes), self.source, mesh.part_sizes, programs)
 
 
 def choose(
@@ -65,7 +72,7 @@ def choose(
             return MeshChoice(hinted, "manifest")
         return _flat(ops, world, remedy(run, world))
     try:
-        found = _inferred(uses, world, order, programs(ops))
+        found = _inferred(uses, world, order, ops)
     except MeshError as error:
         if hinted is not None and contradiction(hinted, uses) is None:
             return MeshChoice(hinted, "manifest")
@@ -76,7 +83,30 @@ def choose(
     if found.flat:
         _check_messages(run, ops, world)
         return _undivided(world, found.notes, uses, named=_named(run), piped=is_one_pipeline(ops))
-    return MeshChoice(found.mesh, "process_groups", found.notes)
+    return MeshChoice(found.mesh, "process_groups", found.notes, rest=found.rest)
+
+
+def check_rest(run: Run, ops: Operations, choice: MeshChoice) -> None:
+    """Raise MeshUnknownError if the axis inferred from the rest may be a pipeline with replicas, or several pipelines.
+
+    Ranks of a prime number are one axis, and ranks that exchange no messages do the same work along any axes. Without
+    collectives that name no group nothing shows a second axis.
+    """
+    size, lost = choice.rest, int(((ops.channel < 0) & ~ops.among((*UNDIRECTED, STEP_END))).sum())
+    several = any(size % factor == 0 for factor in range(2, size))
+    if lost and several and ops.among(UNDIRECTED).any() and not _has_ends(ops, choice.mesh, size):
+        raise MeshUnknownError(
+            f"no process group shows an axis of {size} ranks, which may be several axes: {lost} collectives name no "
+            f"group, so the mesh is unknown; {remedy(run, world_of(run, ops))}"
+        )
+
+
+def _has_ends(ops: Operations, mesh: Mesh, size: int) -> bool:
+    """Whether all pipelines have `size` stages by their messages: the first and last stage talk to one neighbour."""
+    sent = {rank: int(among(source.op, UNDIRECTED).sum()) for rank, source in ops.per_rank.items()}
+    lines = {mesh.pipeline(rank) for rank in sent}
+    ordered = [[sent.get(rank, 0) for rank in sorted(line, key=mesh.stage)] for line in lines]
+    return all(len(line) == size and max(line[0], line[-1]) < min(line[1:-1]) for line in ordered)
 
 
 def remedy(run: Run, world: Sequence[int]) -> str:
@@ -88,26 +118,38 @@ def _inferred(
     uses: Sequence[GroupUse],
     world: tuple[int, ...],
     order: Sequence[str] | None,
-    programs: dict[int, tuple[tuple[str, int], ...]] | None,
+    ops: Operations,
 ) -> Inference:
     """Return the mesh from the groups; unnamed groups that fit no mesh with the others are set aside.
 
+    Where named groups fit no mesh, or leave an axis that no communication shows, they may be of several programs.
     Raises MeshError if the named groups contradict each other, or fit no mesh.
     """
-    named = [u for u in uses if u.named]
+    named, kinds = [u for u in uses if u.named], programs(ops)
     try:
-        found = infer(uses, world, order, programs)
+        found = infer(uses, world, order, kinds)
         wrong = contradiction(found.mesh, uses, inferred=True)
     except MeshError:
+        if (beside := of_programs(uses, world, order, kinds, run_by_ranks(ops))) is not None:
+            return beside
         if not 0 < len(named) < len(uses):
             raise
         wrong = named[0]
     if wrong is not None and 0 < len(named) < len(uses):
-        found = infer(named, world, order, programs)
+        found = infer(named, world, order, kinds)
         wrong = contradiction(found.mesh, named, inferred=True)
-    if wrong is not None:
-        raise MeshError(f"process group {shown(wrong)} fits no mesh with the other groups")
-    return found
+    apart = wrong is not None or (found.rest and kinds is None)
+    if apart and (beside := of_programs(uses, world, order, kinds, run_by_ranks(ops))) is not None:
+        return beside
+    if wrong is None:
+        return found
+    outside = (
+        set(world) - set(ops.ranks) - {rank for u in named if len(u.ranks) < len(world) for rank in u.ranks}
+    )
+    why = f"process group {shown(wrong)} fits no mesh with the other groups"
+    if outside:
+        why += f", and no group shows where {rank_names(outside, RANKS_LISTED)} without a trace belong"
+    raise (MeshUnknownError if outside else MeshError)(why)
 
 
 def _flagged(

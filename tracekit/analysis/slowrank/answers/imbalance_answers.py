@@ -71,9 +71,9 @@ def blame_stage(case: Case, found: LongStage, besides: str) -> Answer:
 
 def spent_ns(case: Case, found: LongStage) -> tuple[float, float]:
     """Return the mean own time of the stages `found` and the median of the other stages, ns a step; or compute."""
-    spent = case.computed if found.by_compute else case.steps.own
-    levels = [float(np.nanmean(spent[g])) if np.isfinite(spent[g]).any() else np.nan for g in case.stages]
-    mine = np.isin(np.arange(len(levels)), _stages(case, found))
+    spent, stages = case.computed if found.by_compute else case.steps.own, case.compared_stages
+    levels = [float(np.nanmean(spent[g])) if np.isfinite(spent[g]).any() else np.nan for g in stages]
+    mine = np.array([np.isin(found.rows, g).any() for g in stages])
     return float(np.nanmean(np.array(levels)[mine])), float(np.nanmedian(np.array(levels)[~mine]))
 
 
@@ -181,8 +181,8 @@ def stages_in_words(case: Case, found: LongStage, of_one: str = "", of_several: 
 
 
 def _stages(case: Case, found: LongStage) -> list[int]:
-    """The indices of the stages."""
-    return sorted({case.mesh.stage(rank) for rank in case.ranks_of(found.rows)})
+    """The indices of the stages in their program."""
+    return sorted({case.mesh.of_program(rank).stage(rank) for rank in case.ranks_of(found.rows)})
 
 
 def node_of(case: Case, rows: Sequence[int]) -> str | None:

@@ -81,11 +81,11 @@ def lone_ranks_vary(e: Evidence) -> Iterator[Gap]:
     if lost < e.least:
         return
     alone = {int(row): varies_ns(case, np.array([row])) for row in rows}
-    what = (
-        f"{ranks_in_words(case.ranks_of(rows))} do work that no other rank does, and would save "
-        f"{of_step(case, lost)} if every step were as quick as their quickest: uneven "
-        "data and a device that is slow at times would look the same"
-    )
+    why = "if every step were as quick as their quickest: uneven data and a device slow at times would look alike"
+    if len(np.intersect1d(rows, case.alone_in_program)):
+        why = "at most: no other rank runs their program and shows what it takes on a sound device"
+    ranks = ranks_in_words(case.ranks_of(rows))
+    what = f"{ranks} do work that no other rank does, and would save {of_step(case, lost)} {why}"
     yield Gap(what, lost, _REPEAT, up_to(case, alone))
 
 
@@ -100,9 +100,8 @@ def few_ranks_are_quick(e: Evidence) -> Iterator[Gap]:
     case, quick = e.case, [one for one in e.case.met.peers.quick if one.work == "unknown"]
     saved = like_quick(case, quick).high if quick else 0.0
     for one in quick:
-        ranks = ranks_in_words(case.ranks_of(one.rows))
         shorter = f"{ms(shorter_ns(case, one)):.1f} ms a step shorter than the {len(one.others)} others of the stage"
-        what = f"{ranks} work {shorter}: less to do, or all the others are slow"
+        what = f"{ranks_in_words(case.ranks_of(one.rows))} work {shorter}: less to do, or all the others are slow"
         yield Gap(what, saved, _SIZES, up_to(case, dict.fromkeys(one.others.tolist(), saved)))
 
 

@@ -101,8 +101,8 @@ def _compared(case: Case) -> Timelines | None:
 
 
 def _lone_rows(case: Case) -> list[int]:
-    """The rows of ranks without a recorded peer on their stage."""
-    return [int(rows[0]) for rows in case.stages if len(rows) == 1]
+    """The rows of ranks without a recorded peer on their stage, but with other ranks of their program."""
+    return [int(rows[0]) for rows in case.stages if len(rows) == 1 and rows[0] not in case.alone_in_program]
 
 
 def _slow_devices(case: Case, models: Timelines) -> list[LoneFault]:
@@ -135,9 +135,9 @@ def _slow_devices(case: Case, models: Timelines) -> list[LoneFault]:
 
 def _others(case: Case, row: int) -> list[int]:
     """The rows that the rank in `row` is compared with: others without a recorded peer, and a sample of the rest."""
-    lone = _lone_rows(case)
-    rest = [r for r in range(len(case.steps.ranks)) if r not in lone]
-    return [*(r for r in lone if r != row), *rest[:PEERS_SAMPLED]]
+    mates, lone = case.of_program(row).tolist(), _lone_rows(case)
+    rest = [r for r in mates if r not in lone][:PEERS_SAMPLED]
+    return [*(r for r in lone if r != row and r in mates), *rest]
 
 
 def _usual_spread(others: Sequence[Mapping[Place, Ran]]) -> float:
@@ -216,14 +216,15 @@ def _at_begins(case: Case, row: int) -> F64:
 
 
 def lone_ranks(case: Case) -> I64:
-    """Return the rows of GPU ranks that recorded several steps and have no peer in any of them."""
+    """Return the rows of GPU ranks that recorded several steps and have no peer in any of them, or in their program."""
     alone = ~np.isfinite(case.found.mean) & (np.isfinite(case.steps.own).sum(axis=1) > 1)
-    on_gpu = [case.ops.per_rank[rank].on_gpu for rank in case.steps.ranks]
-    return np.flatnonzero(alone & on_gpu)
+    alone &= [case.on_gpu(row) for row in range(len(alone))]
+    return np.union1d(np.flatnonzero(alone), case.alone_in_program)
 
 
 def varies_ns(case: Case, rows: I64) -> float:
-    """Return what a step saves if each of `rows` works in every step as in its quickest one, ns."""
+    """Return what a step saves if each of `rows` works in every step as in its quickest one, ns; or not, if alone."""
     target = case.steps.own.copy()
     target[rows] = np.minimum(target[rows], np.nanmin(target[rows], axis=1, keepdims=True))
+    target[np.intersect1d(rows, case.alone_in_program)] = 0.0
     return max(case.model.recorded_ns - case.model.step_ns(target), 0.0)

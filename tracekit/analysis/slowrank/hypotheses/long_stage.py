@@ -180,7 +180,7 @@ def _longest(case: Case, spent: F64, *, proven: bool = True) -> list[_Longer]:
 def _seen(case: Case) -> list[I64]:
     """The rows of Steps of each recorded stage, without quick ranks, which are not long with it."""
     quick = [one.rows for one in case.met.peers.quick if one.work != "equal"]
-    return [np.setdiff1d(g, np.concatenate([NO_ROWS, *quick])) for g in case.stages if len(g)]
+    return [np.setdiff1d(g, np.concatenate([NO_ROWS, *quick])) for g in case.compared_stages]
 
 
 def _levels(case: Case, spent: F64) -> F64:
