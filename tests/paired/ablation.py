@@ -126,7 +126,7 @@ RULES: Final = (
     Rule("suspects:stands", nothing=True),
     *(Rule(place, nothing=0.0) for place in (
         "hypotheses.data_imbalance:uneven_data", "hypotheses.data_imbalance:uneven_tokens",
-        "decision.no_culprit:usually_slow_ns", "decision.no_culprit:_spun_elsewhere_ns", "hypotheses.slow_link:_doubt",
+        "decision.no_culprit:usually_slow_ns", "hypotheses.slow_link:_doubt",
         "hypotheses.slow_link:_thread_doubt", "suspects:_no_fault", "suspects:_spared",
         "answers.culprit_answers:_not_saved",
     )),

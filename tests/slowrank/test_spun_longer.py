@@ -9,8 +9,8 @@ import pytest
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, prepared
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.decision import no_culprit
 from tracekit.analysis.slowrank.hypotheses.candidates import those_that_cost
+from tracekit.case.cures import not_awaited
 from tracekit.expected import contention as spun_longer
 from tracekit.expected.contention import Spun, relieved
 from tracekit.steps.step_kernels import StepKernels
@@ -219,21 +219,17 @@ def test_waits_for_one_rank_do_not_make_another_costly(tmp_path):
     assert those_that_cost(case, np.array([3, 1])).rows == (3,)
 
 
-@pytest.mark.parametrize(("added", "near"), [(8.0, True), (0.5, False)])
-def test_waiting_that_slows_other_stages_leaves_it_open(tmp_path, monkeypatch, added, near):
-    """Messages that wait for it may slow the compute of other stages, which no replay gives back."""
+def test_a_cure_relieves_other_pipelines_in_all_stages(tmp_path):
+    """What waits for one rank also waits for the ranks behind it in its pipeline."""
     case = prepared(spinning(tmp_path, 0), grid(pp=2, dp=3))
-    waiting = np.zeros(case.steps.own.shape)
-    waiting[3] = added / 100 * case.step_ns
-    mean, z = np.zeros(RANKS), np.zeros(RANKS)
-    mean[0], z[0] = 0.1 * case.step_ns, 100.0
-    case = replace(
-        case,
-        met=replace(case.met, spun=Spun(waiting, waiting)),
-        found=replace(case.found, mean=mean, z=z),
-    )
-    monkeypatch.setattr(no_culprit, "most_ns", lambda _case, _rows: 0.0)
-    assert (no_culprit.nearly_costly(case) is not None) == near
+    first, other = (stage.tolist() for stage in case.stages)
+    (late, *_), (mate, *peers) = first, sorted(other, key=lambda row: row not in case.line_of(first[0]))
+    longer = np.full(case.steps.own.shape, 3_000.0)
+    longer[late] = longer[mate] = 1_000.0
+    case = replace(case, met=replace(case.met, spun=Spun(longer, longer)))
+    saved = case.steps.own - not_awaited(case, case.steps.own, np.array([late]))
+    assert (saved[peers] == 2_000).all()
+    assert (saved[[late, mate]] == 0).all()
 
 
 @pytest.mark.parametrize("seed", range(3))

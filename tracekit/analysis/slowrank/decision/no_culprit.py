@@ -46,7 +46,7 @@ from tracekit.expected.nodes import nodes_of
 from tracekit.step_graph.statistics import level_of
 from tracekit.steps.medians import of_rows
 from tracekit.thresholds.slowrank import CLEARLY_MORE, MIN_LOST_SHARE, STAGE_TELLING_PEERS, Z_LIMIT
-from tracekit.units import I64, ms
+from tracekit.units import ms
 
 
 def hosts_stall_in_turn(e: Evidence) -> Answer | None:
@@ -214,7 +214,6 @@ def nearly_costly(case: Case) -> Undecided | None:
     price = most_ns(case, rows)  # together: ranks that are late at once cost nothing alone
     doubts = (
         (0.0, NOT_EXACT, _ELSEWHERE),
-        (_spun_elsewhere_ns(case, rows), _SPUN, _ELSEWHERE),
         (usually_slow_ns(case), _TOO_SMALL, NAME_GROUPS),
     )
     more, why, decide = max(doubts, key=lambda d: d[0])
@@ -226,9 +225,6 @@ def nearly_costly(case: Case) -> Undecided | None:
     return replace(found, prices=prices)
 
 
-_SPUN: Final = (
-    "communication makes kernels of other stages longer, and how much of it waits for this rank is unknown"
-)
 _TOO_SMALL: Final = (
     "transfers of most groups last far longer than the transfers of the fastest group, as if their members waited for "
     "a rank that is not counted as a member"
@@ -239,16 +235,6 @@ _ELSEWHERE: Final = "record a few steps with these ranks on other hosts, and com
 def _may_cost_ns(price: float, more: float, longer: float) -> float:
     """The bound of `may_cost_ns` plus `more`, ns a step; at most `longer`."""
     return min(may_cost_ns(price, longer) + more, longer)
-
-
-def _spun_elsewhere_ns(case: Case, rows: I64) -> float:
-    """The most that communication which waits adds to the compute of a rank in stages without `rows`, ns a step.
-
-    Counted from the rank of that stage to which it adds least. A cure of `rows` saves an unknown part of it.
-    """
-    others = [stage for stage in case.stages if len(stage) and not len(np.intersect1d(stage, rows))]
-    added = [np.nan_to_num(of_rows(np.nanmean, case.met.spun.waiting[stage])) for stage in others]
-    return max((float(np.ptp(ranks)) for ranks in added), default=0.0)
 
 
 def usually_slow_ns(case: Case) -> float:
