@@ -4,8 +4,8 @@ import pytest
 
 from tests.marks import quick_first
 from tests.slowrank.programs import DATA, ENCODERS, GROUPS, WORLD, Beside, beside
-from tracekit import load
-from tracekit.analysis.slowrank.analyse import analyse
+from tracekit import diff, load
+from tracekit.analysis.slowrank.analyse import analyse, illustrated
 from tracekit.report.slowrank_json import mesh_document
 
 
@@ -52,3 +52,13 @@ def test_program_without_traces_leaves_the_rank_open(tmp_path):
     found = asked(tmp_path, Beside(slow={6}), lost=ENCODERS)
     assert (found.verdict, [c.rank for c in found.candidates]) == ("inconclusive", [6])
     assert "ranks 0-3" in found.reason
+
+
+def test_ranks_of_programs_keep_apart_in_comparisons(tmp_path):
+    """Places along the axes of its own program are those of a rank of another program as well."""
+    run = load([str(beside(tmp_path, Beside(slow={6})))])
+    assert "all 12 recorded places are compared" in diff(run, run).notes
+    _, picture = illustrated(run)
+    shown = {level.axis: level.indices for level in picture.levels}
+    assert shown["dp"] == (0, 1)
+    assert set(picture.timeline.ranks) == {*range(4, 12)}

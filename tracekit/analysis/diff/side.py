@@ -35,8 +35,7 @@ class Side:
     @cached_property
     def places(self) -> dict[Place, int]:
         """The recorded ranks by place."""
-        mesh = self.case.mesh
-        return {tuple(mesh.coords(r)[axis] for axis in mesh.order): r for r in self.case.ops.ranks}
+        return {self.case.mesh.coordinates[rank]: rank for rank in self.case.ops.ranks}
 
     def step(self) -> F64:
         """The length of each step, mean over ranks, shape (steps,), ns."""

@@ -36,7 +36,7 @@ def picture_of(case: Case, answer: Answer) -> SlowRankPicture:
         _spread(case.found.value, rows, len(world)),
         _spread(case.steps.wall - case.steps.own, rows, len(world)),
         {kind: _spread(spent, rows, len(world)) for kind, spent in parts_of_step(case).items()},
-        levels(case, answer.path), timeline(case, answer), criteria(case, answer),
+        levels(case, answer.path, rows_named(case, answer)), timeline(case, answer), criteria(case, answer),
     )  # fmt: skip
 
 
@@ -50,10 +50,13 @@ def _spread(values: F64, rows: I64, world: int) -> F64:
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
-def levels(case: Case, path: Sequence[PathLevel]) -> tuple[Level, ...]:
-    """Return a level for each axis of more than one index, outer to inner; without a path each holds all ranks."""
+def levels(case: Case, path: Sequence[PathLevel], named: Sequence[int]) -> tuple[Level, ...]:
+    """Return a level for each axis of more than one index, outer to inner; without a path each holds all ranks.
+
+    Of a job of several programs that of the rows `named`, if there are any.
+    """
     chosen = {level.dim: level.index for level in path}
-    rows = wider = np.arange(len(case.steps.ranks))
+    rows = wider = case.of_program(named[0]) if named else np.arange(len(case.steps.ranks))
     found = []
     for axis in LEVELS:
         if case.mesh.size(axis) > 1:
@@ -161,9 +164,10 @@ def _held(case: Case, shown: list[int], column: int) -> list[int]:
 
 
 def _nearest(case: Case, rank: int, others: list[int]) -> list[int]:
-    """The others by the number of axes on which they differ from `rank`."""
-    at = case.mesh.coords(rank)
-    return sorted(others, key=lambda r: (sum(at[d] != i for d, i in case.mesh.coords(r).items()), r))
+    """The others by the number of axes on which they differ from `rank`; those of other programs come last."""
+    at, program = case.mesh.coords(rank), case.mesh.program(rank)
+    apart = {r: sum(at[d] != i for d, i in case.mesh.coords(r).items()) for r in others}
+    return sorted(others, key=lambda r: (case.mesh.program(r) != program, apart[r], r))
 
 
 def _recorded(case: Case, ranks: Iterable[int], column: int) -> list[int]:
