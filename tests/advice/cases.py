@@ -33,6 +33,7 @@ from tests.hostile import test_run_folders as signature
 from tests.ingest.sample import document, event, put
 from tests.ingest.test_jobs import job as files
 from tests.slowrank import test_mesh_choice as meshes
+from tests.slowrank import test_unknown_mesh as unknown
 from tests.slowrank.jobs import grid, job
 from tracekit import installation
 from tracekit.analysis.hang.analyse import analyse as hang
@@ -41,6 +42,7 @@ from tracekit.analysis.questions.fixes import parse_fixes
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.dumps.load import load_dumps
 from tracekit.files.job_choice import refused
+from tracekit.inference.mesh.mesh_choice import check_rest, choose
 from tracekit.ingest import load
 from tracekit.manifest import open_run
 from tracekit.mesh import parse_mesh, parse_order, parse_sizes
@@ -197,6 +199,13 @@ def _(folder, _patch):
 def _(folder, _patch):
     run = meshes.bare(folder, {0: ["allreduce"], 1: ["allgather", "allreduce"]})
     return lambda: meshes.chosen(run), lambda: meshes.chosen(run, "tp=2")
+
+
+@case("no process group shows an axis of {} ranks, which may be several axes")
+def _(folder, _patch):
+    run, ops, found = unknown.left_over(folder, lambda rank: 6 + rank // 2 % 2)
+    given = choose(run, ops, parse_mesh("tp=2,dp=2,pp=2"), None)
+    return lambda: check_rest(run, ops, found), lambda: check_rest(run, ops, given)
 
 
 @case("--job {}: the input holds {}; {}")
