@@ -266,6 +266,18 @@ def test_the_only_listed_group_takes_what_names_none(tmp_path, sizes, calls, shi
     assert all((rank.group == 0).all() == named for rank in found)
 
 
+@pytest.mark.parametrize(("size", "group"), [(4, 1), (2, -1), (None, -1)])
+def test_only_listed_group_of_a_size_takes_its_streams(tmp_path, size, group):
+    """Ends that drift apart show no group; two listed groups have two members, and one has four."""
+    lists = (tuple(range(8)), (0, 1, 2, 3), (0, 1), (0, 2))
+    listed = tuple(Group(n, ranks, (), ()) for n, ranks in enumerate(lists))
+    run = job(tmp_path, grid(dp=8))
+    records = tuple(replace(r, groups=(0, 1, 2, 3) if r.rank == 0 else (0,)) for r in run.ranks)
+    run = replace(run, groups=listed, ranks=records)
+    _, found = with_groups_of_streams(run, graphs(5, 40, size), None, None)
+    assert set(found[0].group.tolist()) == {group}
+
+
 def test_a_stream_of_several_groups_is_told_apart(tmp_path):
     """On the caller's stream run all kinds; those that lost their arguments in a graph end with their group's."""
     rng = np.random.default_rng(5)

@@ -35,6 +35,7 @@ from tracekit.inference.groups.usual_numbering import (
     is_listed,
     listed_groups,
     members_of,
+    only_of_size,
     several_listed,
     shown,
     usual_groups,
@@ -82,9 +83,8 @@ def _by_streams(
     run: Run, ranks: list[RankOps], sizes: dict[str, int] | None, order: Sequence[str] | None
 ) -> tuple[Run, list[RankOps]]:
     """Return what `with_groups_of_streams` does, for streams that carry one group each."""
-    run, ranks = named(
-        run, ranks, streams_of_all(ranks, _world(run, ranks)) | _only_worlds(run, ranks), sure=True
-    )
+    everybody = streams_of_all(ranks, _world(run, ranks)) | _only_worlds(run, ranks)
+    run, ranks = named(run, ranks, everybody | only_of_size(run, ranks, _world(run, ranks)), sure=True)
     run, ranks = named(run, ranks, groups_of_threads(ranks, run.groups), sure=True)
     if not any(unnamed_rows(r).any() for r in ranks):
         return run, ranks

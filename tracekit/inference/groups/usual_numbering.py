@@ -12,8 +12,9 @@ from itertools import combinations, pairwise
 import numpy as np
 
 from tracekit.inference.groups.common_ends import Members, Together, choose, choose_in_step
-from tracekit.inference.groups.stream_sequences import StreamClass
+from tracekit.inference.groups.stream_sequences import NO_GROUP, StreamClass, unnamed_rows
 from tracekit.mesh import Mesh
+from tracekit.rank_events.rank_ops import RankOps
 from tracekit.schema import InferredGroup
 from tracekit.store import Run
 from tracekit.thresholds.tables import CLEARLY_APART, LEAST_TAIL_NS, MOST_AXES, MOST_CLUSTERED, MOST_WAYS
@@ -191,6 +192,25 @@ def listed_groups(run: Run) -> dict[int, set[Members]]:
     recorded = [g for g in run.groups if not isinstance(g, InferredGroup)]
     several = {g.group: g.ranks for g in recorded if len(g.ranks) > 1}
     return {record.rank: {several[n] for n in record.groups if n in several} for record in run.ranks}
+
+
+def only_of_size(run: Run, ranks: Sequence[RankOps], world: Members) -> dict[tuple[int, int], Members]:
+    """Return (rank, stream) → the only group of the rank's files with as many members as operations there count.
+
+    Files that name a group besides that of all ranks list all groups of their rank. A stream with operations that name
+    a group may carry several.
+    """
+    listed, found = listed_groups(run), dict[tuple[int, int], Members]()
+    for rank in ranks:
+        groups, open_ = listed.get(rank.rank, set()), unnamed_rows(rank)
+        if rank.stream is None or rank.group_size is None or not groups - {world}:
+            continue
+        for stream in np.setdiff1d(rank.stream[open_], rank.stream[rank.group != NO_GROUP]).tolist():
+            counted = set(rank.group_size[open_ & (rank.stream == stream)].tolist()) - {-1}
+            fitting = [group for group in groups if {len(group)} == counted]
+            if len(fitting) == 1:
+                found[rank.rank, stream] = fitting[0]
+    return found
 
 
 def is_listed(way: Way, listed: dict[int, set[Members]], streams: StreamClass) -> bool:
