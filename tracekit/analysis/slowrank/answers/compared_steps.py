@@ -32,14 +32,11 @@ from tracekit.steps.step_kernels import (
     whole_columns,
 )
 from tracekit.steps.steps import windows_of
-from tracekit.thresholds.slowrank import (
-    MAJORITY,
-    NO_ACCIDENT,
-    PEERS_SAMPLED,
-    RANKS_SAMPLED,
-)
+from tracekit.thresholds.slowrank import MAJORITY, NO_ACCIDENT, PEERS_SAMPLED, RANKS_SAMPLED
 from tracekit.timing.waits import longer_outside
 from tracekit.units import F64, ms
+
+_Spent = Callable[[int], tuple[float, float]]  # `_beside` of a row, kept
 
 
 def slow_at_times(e: Evidence) -> Iterator[Gap]:
@@ -48,8 +45,10 @@ def slow_at_times(e: Evidence) -> Iterator[Gap]:
     Work that varies between ranks hides the first, and nothing prices the second.
     """
     case, read = e.case, cache(partial(kernels_recorded, e.case.run, e.case.ops, e.case.steps))
-    for row in _rows_to_ask(e):
-        slow, whole, own = _slow_parts(e, row, read), whole_columns(case.steps, row), case.steps.own.copy()
+    spent = cache(partial(_beside, case))
+    for row in _rows_to_ask(e, spent):
+        slow, whole = _slow_parts(e, row, read, spent), whole_columns(case.steps, row)
+        own = case.steps.own.copy()
         struck = [column for column in slow if column in whole]
         own[row, struck] -= [min(slow[column], own[row, column]) for column in struck]
         beside = {column: longer for column, longer in slow.items() if column not in struck}
@@ -65,21 +64,21 @@ def slow_at_times(e: Evidence) -> Iterator[Gap]:
             yield Gap(what, lost, f"{more_steps(case)}: {_RECURS}", up_to(case, {row: lost}, GPU_COMPUTE))
 
 
-def _rows_to_ask(e: Evidence) -> list[int]:
+def _rows_to_ask(e: Evidence, spent: _Spent) -> list[int]:
     """The rows of devices that may be slow at times: by their excess, or in a stage by operations beside the steps."""
     case, over = e.case, np.maximum(np.nan_to_num(e.case.found.value), 0.0).sum(axis=1)
     rows = np.argsort(-over)[: min(RANKS_SAMPLED, (over >= e.least * case.steps.count).sum())].tolist()
     for stage in case.stages:
         there = [row for row in stage.tolist() if case.on_gpu(row) and whole_columns(case.steps, row)]
-        rows += sorted(there, key=lambda row: -_beside(case, row)[1])[:RANKS_SAMPLED]
+        rows += sorted(there, key=lambda row: -spent(row)[1])[:RANKS_SAMPLED]
     return [row for row in dict.fromkeys(rows) if case.on_gpu(row) and case.beside(row, (row,))]
 
 
-def _slow_parts(e: Evidence, row: int, read: Callable[[int], StepKernels]) -> dict[int, float]:
+def _slow_parts(e: Evidence, row: int, read: Callable[[int], StepKernels], spent: _Spent) -> dict[int, float]:
     """Return column → the excess of nearly all kernels of the rank in `row` there, ns a step; kernels as `read`."""
     case, whole, slow = e.case, whole_columns(e.case.steps, row), dict[int, float]()
     over, usual = np.nan_to_num(case.found.value[row]), float(np.nanmedian(case.steps.own[row]))
-    others = sorted(case.beside(row, (row,)), key=lambda r: -_beside(case, r)[0])[:PEERS_SAMPLED]
+    others = sorted(case.beside(row, (row,)), key=lambda r: -spent(r)[0])[:PEERS_SAMPLED]
     mine, *peers = (read(r) for r in (row, *others))
     for column in np.unique(mine.column).tolist():
         if column in whole and over[column] > e.least:
