@@ -39,10 +39,10 @@ from tracekit.units import F64, ms
 _Spent = Callable[[int], tuple[float, float]]  # `_beside` of a row, kept
 
 
-def slow_at_times(e: Evidence) -> Iterator[Gap]:
-    """A device was slow throughout some of the compared steps, or in a part of a step that was not compared.
+def slow_at_times(e: Evidence, *, compared: bool = False) -> Iterator[Gap]:
+    """A device was slow throughout some of the compared steps, or unless `compared` in a part that was not compared.
 
-    Work that varies between ranks hides the first, and nothing prices the second.
+    Work that varies between ranks hides the first, and explains the second as well; nothing prices that.
     """
     case, read = e.case, cache(partial(kernels_recorded, e.case.run, e.case.ops, e.case.steps))
     spent = cache(partial(_beside, case))
@@ -51,7 +51,7 @@ def slow_at_times(e: Evidence) -> Iterator[Gap]:
         own = case.steps.own.copy()
         struck = [column for column in slow if column in whole]
         own[row, struck] -= [min(slow[column], own[row, column]) for column in struck]
-        beside = {column: longer for column, longer in slow.items() if column not in struck}
+        beside = {} if compared else {column: slow[column] for column in slow if column not in struck}
         lost = max(saved_ns(case, np.array([row]), own) if struck else 0.0, *beside.values(), 0.0)
         where = [f"in step {listed([case.steps.numbers[c] for c in struck])}"] if struck else []
         where += ["before the first whole step"] if any(c < whole[0] for c in beside) else []
@@ -60,7 +60,7 @@ def slow_at_times(e: Evidence) -> Iterator[Gap]:
             f"nearly all kernels of rank {case.steps.ranks[row]} {' and '.join(where)} are longer than the same "
             f"kernels of its peers and its other steps, which costs up to {of_step(case, lost)}: it may come and go"
         )
-        if slow:
+        if struck or beside:
             yield Gap(what, lost, f"{more_steps(case)}: {_RECURS}", up_to(case, {row: lost}, GPU_COMPUTE))
 
 

@@ -196,7 +196,9 @@ GAPS: Final[tuple[Callable[[Evidence], Iterator[Gap]], ...]] = (
     rank_posts_late,
     link_is_irregular,
 )
-BESIDE: Final = (slow_at_times, lone_transfers_may_be_slow, rank_posts_late, link_is_irregular)
+BESIDE: Final = (
+    partial(slow_at_times, compared=True), lone_transfers_may_be_slow, rank_posts_late, link_is_irregular,
+)  # fmt: skip
 """The gaps that uneven work does not explain: a device slow at times, one late rank, and transfers after all came."""
 
 
