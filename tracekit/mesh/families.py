@@ -6,13 +6,10 @@ by use.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from tracekit.disjoint_sets import DisjointSets
 from tracekit.mesh.group_descriptions import hinted_dims, is_foreign
 
-IGNORED: Final = "ignored"
-"""The word in a note on groups that are along no axis."""
 Blocks = dict[int, int]
 """rank → number of its block."""
 
@@ -75,10 +72,10 @@ class Family:
         )
 
 
-def families(uses: Sequence[GroupUse], world: tuple[int, ...], notes: list[str]) -> list[Family]:
+def families(uses: Sequence[GroupUse], world: tuple[int, ...], ignored: list[str]) -> list[Family]:
     """Return the partitions of `world` among the groups: by description and size, else by rank pattern, else by use.
 
-    notes: takes a sentence for every kind of group that is ignored.
+    ignored: takes a sentence for every kind of group that is ignored.
     """
     inside = set(world)
     seen: dict[tuple[int, ...], GroupUse] = {}
@@ -100,8 +97,8 @@ def families(uses: Sequence[GroupUse], world: tuple[int, ...], notes: list[str])
         if len(family.blocks) == len(world):
             whole.append(family)
         else:
-            notes.append(
-                f"groups of {family.size} ranks that cover {len(family.blocks)} of {len(world)} ranks {IGNORED}"
+            ignored.append(
+                f"groups of {family.size} ranks that cover {len(family.blocks)} of {len(world)} ranks ignored"
             )
     return whole
 

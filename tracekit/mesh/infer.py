@@ -14,7 +14,7 @@ from math import prod
 from tracekit.axes import AXES, DATA
 from tracekit.errors import MeshError, MeshUnknownError
 from tracekit.mesh.axis_names import name_axes
-from tracekit.mesh.families import IGNORED, Blocks, Family, GroupUse, families, join, orthogonal, refines
+from tracekit.mesh.families import Blocks, Family, GroupUse, families, join, orthogonal, refines
 from tracekit.mesh.grid import Mesh
 from tracekit.mesh.group_descriptions import hinted_dims, is_foreign, mentions_part
 from tracekit.mesh.parts import with_parts
@@ -28,6 +28,7 @@ class Inference:
     notes: tuple[str, ...]
     flat: bool  # no group structure was seen: the world is one data-parallel group
     rest: int = 0  # size of the axis without groups of its own, inferred from the ranks that the others leave
+    ignored: bool = False  # groups are along no axis
 
 
 def infer(
@@ -74,21 +75,26 @@ def _of_axes(
     whole: bool,
 ) -> Inference:
     """The mesh of the axes that no other one holds. Arguments and errors as of `infer`."""
-    notes: list[str] = []
-    axes = _by_description(uses, ranks) or _axes(families(uses, ranks, notes), ranks, notes, whole=whole)
+    ignored, notes = list[str](), list[str]()
+    axes = _by_description(uses, ranks)
+    if not axes:
+        axes = _with_rest(_axes(families(uses, ranks, ignored), ranks, ignored), ranks, notes, whole=whole)
     axes = [_with_messages(a, [u for u in uses if u.partial]) for a in axes]
     if not axes:
         dim = _world_dim(uses, ranks)
         if dim is not None:
-            return Inference(_flat(ranks, dim), tuple(notes), flat=False)
+            return Inference(_flat(ranks, dim), tuple(ignored), flat=False, ignored=bool(ignored))
         return Inference(
-            _flat(ranks), (*notes, "no group divides the world: taken as one data-parallel group"), flat=True
+            _flat(ranks),
+            (*ignored, "no group divides the world: taken as one data-parallel group"),
+            flat=True,
+            ignored=bool(ignored),
         )
     rest = next(
         (a.size for a in axes if not (a.hints or any(g.named or g.collectives or g.p2p for g in a.groups))), 0
     )
     named = name_axes(_described(axes, uses, ranks), order, notes, programs)
-    return Inference(_build(named, ranks), tuple(notes), flat=False, rest=rest)
+    return Inference(_build(named, ranks), (*ignored, *notes), flat=False, rest=rest, ignored=bool(ignored))
 
 
 def _by_description(uses: Sequence[GroupUse], ranks: tuple[int, ...]) -> list[Family]:
@@ -97,13 +103,13 @@ def _by_description(uses: Sequence[GroupUse], ranks: tuple[int, ...]) -> list[Fa
     Groups without a description may then be of another mesh of the same ranks, as that of experts is, with other sizes:
     they show no axis of this one.
     """
-    notes: list[str] = []
-    named = families([u for u in uses if hinted_dims(u.descs)], ranks, notes)
+    ignored = list[str]()
+    named = families([u for u in uses if hinted_dims(u.descs)], ranks, ignored)
     try:
-        axes = _axes(named, ranks, notes, whole=False)
+        axes = _with_rest(_axes(named, ranks, ignored), ranks, [], whole=False)
     except MeshUnknownError:
         return []
-    return axes if not notes and all(len(axis.hints) == 1 for axis in axes) else []
+    return axes if not ignored and all(len(axis.hints) == 1 for axis in axes) else []
 
 
 def _flat(ranks: tuple[int, ...], dim: str = DATA) -> Mesh:
@@ -130,10 +136,10 @@ def _described(axes: list[Family], uses: Sequence[GroupUse], ranks: tuple[int, .
     return [replace(axis, hints=frozenset(left)) if not axis.hints else axis for axis in axes]
 
 
-def _axes(found: list[Family], ranks: tuple[int, ...], notes: list[str], *, whole: bool) -> list[Family]:
+def _axes(found: list[Family], ranks: tuple[int, ...], ignored: list[str]) -> list[Family]:
     """Smallest mutually orthogonal families; a residual axis where a union is known but its part is not.
 
-    whole: whether an axis without groups is taken from the ranks that the others leave.
+    ignored: takes a sentence for each family that is along no axis.
     """
     axes: list[Family] = []
     ordered = sorted(found, key=lambda f: (len(f.hints) > 1, f.size, -f.calls - f.p2p, f.stride))
@@ -155,7 +161,15 @@ def _axes(found: list[Family], ranks: tuple[int, ...], notes: list[str], *, whol
                 hints = family.hints - frozenset().union(*(a.hints for a in inner))
                 axes.append(Family(residual, hints, {r: n for n, g in enumerate(residual) for r in g.ranks}))
         else:
-            notes.append(f"groups of {family.size} ranks that cross the axes {IGNORED}")
+            ignored.append(f"groups of {family.size} ranks that cross the axes ignored")
+    return axes
+
+
+def _with_rest(axes: list[Family], ranks: tuple[int, ...], notes: list[str], *, whole: bool) -> list[Family]:
+    """Return `axes`, with another one of the ranks that they leave, if they leave any.
+
+    whole: whether an axis without groups is taken from these. notes: takes a sentence on it.
+    """
     if axes and prod(a.size for a in axes) < len(ranks):
         residual = _residual(dict.fromkeys(ranks, 0), axes, ranks) if whole else None
         if residual is None:

@@ -118,8 +118,8 @@ class Measured:
     @cached_property
     def alone_in_program(self) -> I64:
         """The rows of ranks that alone run their program: nothing shows how long it takes on a sound device."""
-        several = range(len(self.program)) if self.mesh.programs else ()
-        return np.array([row for row in several if len(self.of_program(row)) == 1], np.int64)
+        _, at, many = np.unique(self.program, return_inverse=True, return_counts=True)
+        return np.flatnonzero((many[at] == 1) & bool(self.mesh.programs))
 
     @cached_property
     def compared_stages(self) -> Rows:

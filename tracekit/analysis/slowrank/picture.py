@@ -51,10 +51,7 @@ _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def levels(case: Case, path: Sequence[PathLevel], named: Sequence[int]) -> tuple[Level, ...]:
-    """Return a level for each axis of more than one index, outer to inner; without a path each holds all ranks.
-
-    Of a job of several programs that of the rows `named`, if there are any.
-    """
+    """Return a level for each axis of the program of the rows `named`, outer to inner; without a path of all ranks."""
     chosen = {level.dim: level.index for level in path}
     rows = wider = case.of_program(named[0]) if named else np.arange(len(case.steps.ranks))
     found = []

@@ -21,7 +21,6 @@ from tracekit.inference.mesh.group_uses import CHAIN
 from tracekit.inference.peers.open_messages import any_open
 from tracekit.matching.match import Operations
 from tracekit.mesh import GroupUse, Inference, Mesh, from_sizes, infer
-from tracekit.mesh.families import IGNORED
 from tracekit.mesh.group_descriptions import hinted_dims, is_foreign
 from tracekit.rank_events.coded_words import among
 from tracekit.rank_events.operation_names import UNDIRECTED
@@ -178,7 +177,7 @@ def _beside(
             found.append(infer(mine, part, order, runs))
         except MeshError:
             return None
-    if any(IGNORED in note or (crossing and one.notes) for one in found for note in one.notes):
+    if any(one.ignored or (crossing and one.notes) for one in found):
         return None
     meshes = [one.mesh for one in found]
     notes = dict.fromkeys(note for one in found for note in one.notes if not one.flat)

@@ -39,14 +39,16 @@ from tracekit.units import F64, ms
 _Spent = Callable[[int], tuple[float, float]]  # `_beside` of a row, kept
 
 
-def slow_at_times(e: Evidence, *, compared: bool = False) -> Iterator[Gap]:
-    """A device was slow throughout some of the compared steps, or unless `compared` in a part that was not compared.
+def slow_at_times(e: Evidence) -> Iterator[Gap]:
+    """A device was slow throughout some of the compared steps, or in a part of a step that was not compared."""
+    yield from slow_in_some(e, compared=False)
 
-    Work that varies between ranks hides the first, and explains the second as well; nothing prices that.
-    """
+
+def slow_in_some(e: Evidence, *, compared: bool) -> Iterator[Gap]:
+    """Yield the gaps of `slow_at_times`, on the `compared` steps alone or on the parts beside them as well."""
     case, read = e.case, cache(partial(kernels_recorded, e.case.run, e.case.ops, e.case.steps))
     spent = cache(partial(_beside, case))
-    for row in _rows_to_ask(e, spent):
+    for row in _rows_to_ask(e, spent, compared=compared):
         slow, whole = _slow_parts(e, row, read, spent), whole_columns(case.steps, row)
         own = case.steps.own.copy()
         struck = [column for column in slow if column in whole]
@@ -64,11 +66,11 @@ def slow_at_times(e: Evidence, *, compared: bool = False) -> Iterator[Gap]:
             yield Gap(what, lost, f"{more_steps(case)}: {_RECURS}", up_to(case, {row: lost}, GPU_COMPUTE))
 
 
-def _rows_to_ask(e: Evidence, spent: _Spent) -> list[int]:
+def _rows_to_ask(e: Evidence, spent: _Spent, *, compared: bool) -> list[int]:
     """The rows of devices that may be slow at times: by their excess, or in a stage by operations beside the steps."""
     case, over = e.case, np.maximum(np.nan_to_num(e.case.found.value), 0.0).sum(axis=1)
     rows = np.argsort(-over)[: min(RANKS_SAMPLED, (over >= e.least * case.steps.count).sum())].tolist()
-    for stage in case.stages:
+    for stage in () if compared else case.stages:
         there = [row for row in stage.tolist() if case.on_gpu(row) and whole_columns(case.steps, row)]
         rows += sorted(there, key=lambda row: -spent(row)[1])[:RANKS_SAMPLED]
     return [row for row in dict.fromkeys(rows) if case.on_gpu(row) and case.beside(row, (row,))]

@@ -15,6 +15,7 @@ import numpy as np
 from tracekit.analysis.slowrank.answers.compared_steps import (
     ALL_RANKS,
     slow_at_times,
+    slow_in_some,
     steps_are_unequal,
     unseen_late_outside,
 )
@@ -197,9 +198,9 @@ GAPS: Final[tuple[Callable[[Evidence], Iterator[Gap]], ...]] = (
     link_is_irregular,
 )
 BESIDE: Final = (
-    partial(slow_at_times, compared=True), lone_transfers_may_be_slow, rank_posts_late, link_is_irregular,
+    partial(slow_in_some, compared=True), lone_transfers_may_be_slow, rank_posts_late, link_is_irregular,
 )  # fmt: skip
-"""The gaps that uneven work does not explain: a device slow at times, one late rank, and transfers after all came."""
+"""The gaps that uneven work does not explain: a device slow in compared steps, a late rank, late transfers."""
 
 
 def a_gap_may_hide(e: Evidence) -> Answer | None:
