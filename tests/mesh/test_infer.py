@@ -146,6 +146,20 @@ def test_a_silent_axis_with_other_programs_is_piped(beside):
     assert same_lines(found.mesh, truth)
 
 
+@pytest.mark.parametrize("calls", [16, 400])
+def test_an_axis_has_a_name_of_its_description(calls):
+    """Messages without a peer, as those inside tensor parallelism, make no pipeline of an axis that is another one."""
+    truth = grid(tp=4, dp=2)
+    habits = {"collectives": calls, "ops": frozenset({"all_gather", "reduce_scatter"}), "exposed": 0.9}
+    copies = [
+        GroupUse(m, ("DATA_PARALLEL_GROUP_WITH_CP",), alternation=1.0, **habits)
+        for m in members(truth, ("dp",))
+    ]
+    uses = [*groups(truth, ["tp"], "megatron"), *copies]
+    found = infer(uses, range(8), programs=dict.fromkeys(range(8), (("message", 96),)))
+    assert found.mesh.sizes == truth.sizes
+
+
 def test_an_axis_without_groups_is_the_remaining_factor():
     truth = grid(tp=2, pp=2, dp=2)
     found = infer(groups(truth, ["tp", "pp"]), range(8))

@@ -1,7 +1,9 @@
 """A suspect is named only if its excess, its price and its cause agree; else it is a candidate of an open answer."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
@@ -10,6 +12,7 @@ from tracekit.analysis.slowrank.hypotheses import suspect_work
 from tracekit.analysis.slowrank.hypotheses.excess_parts import Explained
 from tracekit.analysis.slowrank.suspects import agrees, explain_rank
 from tracekit.findings import Evidence, Suspect
+from tracekit.steps.features import Features, Work
 from tracekit.steps.host_need import FREE, MOSTLY
 
 EXPLAIN = "tracekit.analysis.slowrank.suspects.explain_rank"
@@ -108,3 +111,21 @@ def test_a_host_that_launches_as_fast_is_not_slow(tmp_path, monkeypatch, pace, n
 def test_peers_held_up_and_quicker_show_it(monkeypatch, paces, alike):
     monkeypatch.setattr(suspect_work, "pace_among", lambda *args: paces[args[-1]])
     assert suspect_work.launches_alike(None, (3,), (1, 2)) == alike
+
+
+@pytest.mark.parametrize(("matched", "spared"), [(0.7, -3e6), (1.0, 0.0)])
+def test_kernels_may_wait_for_unmatched_messages_in_between(monkeypatch, matched, spared):
+    """Two kernels of 10 ms take 13 ms together on the peers; here the second one begins when its input comes."""
+
+    def rank(busy):
+        each = {name: Work(1.0, 10e6) for name in ("gemm", "next_gemm")}
+        return Features(0, True, busy, busy, 0.0, np.zeros(0, np.int64), *[0.0] * 7, (), (), work=each)
+
+    case = SimpleNamespace(
+        coverage=SimpleNamespace(matched=matched),
+        steps=SimpleNamespace(mean=np.mean),
+        met=SimpleNamespace(beside=np.zeros((2, 1)), chance=np.zeros((2, 1)), by_idle=()),
+        features=lambda row: rank(16e6),
+    )
+    monkeypatch.setattr(suspect_work, "peers_of", lambda *_: [rank(13e6)] * 3)
+    assert suspect_work.compute_spared(case, 1, (1,)) == spared

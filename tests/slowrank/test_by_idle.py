@@ -5,6 +5,7 @@ import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.suspects import explain_rank
 
 MESH, STEPS = grid(dp=8), 4
 FACTOR = np.random.default_rng(7).uniform(0.6, 1.6, (8, STEPS))
@@ -41,3 +42,18 @@ def test_less_work_is_no_pause(tmp_path):
     run = job(tmp_path, MESH, slow={6: 0.8}, idle=lambda rank, step: 20.0 + 600.0 * (rank == 6), steps=STEPS)
     assert prepared(run, MESH).met.by_idle == ()
     assert analyse(run).suspects == ()
+
+
+def test_pauses_beside_less_work_have_their_cause(tmp_path):
+    """The documents of the rank that pauses are shorter by chance, so that it works less than its peers."""
+    run = job(
+        tmp_path,
+        MESH,
+        slower=lambda r, s: uneven(r, s) * (0.7 if r == 6 else 1.0),
+        idle=pausing(600.0),
+        steps=STEPS,
+    )
+    case = prepared(run, MESH)
+    row = case.steps.row(6)
+    assert case.met.by_idle == (row,)
+    assert explain_rank(case, row, (row,)).cause == "host_stall"

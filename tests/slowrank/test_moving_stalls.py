@@ -84,10 +84,16 @@ def test_stalls_blame_no_rank_beside_a_slow_one(tmp_path, factor, named):
 def test_device_longer_in_every_step_takes_no_turns(of_work):
     """In two steps of four ranks one of three stalls may strike the same host again, but a slow device stays slow."""
     over = np.array([[0.0, 0.0], [1e6, 1e6], [0.0, 0.0], [1e6, 0.0]])
-    case = SimpleNamespace(found=SimpleNamespace(mean=over.mean(axis=1)), steps=SimpleNamespace(mean=np.mean))
+    case = SimpleNamespace(
+        found=SimpleNamespace(mean=over.mean(axis=1)),
+        steps=SimpleNamespace(mean=np.mean),
+        met=SimpleNamespace(by_idle=()),
+    )
     found = MovingStalls(over, 1e6, of_work=of_work)
     assert found.explains(case, [1]) is not of_work
     assert found.explains(case, [3])
+    case.met.by_idle = (3,)  # it works no longer than its peers, but is idle in every step
+    assert found.explains(case, [3]) is not of_work
 
 
 def trifle(rank, step):

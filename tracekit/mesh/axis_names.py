@@ -54,27 +54,29 @@ def _guess(
     order: Sequence[str] | None,
     programs: Mapping[int, object] | None,
 ) -> None:
-    """Names for axes that nothing describes: p2p to and fro makes a pipeline, the outermost of the rest is data."""
+    """Names for axes that nothing describes, or several names do, which each keeps to.
+
+    Messages to and fro make a pipeline, the outermost of the rest is data.
+    """
     left = [d for d in (order or AXES) if d not in names.values()]
     if order is not None and len(left) >= len(free):
         chosen = left if len(left) == len(free) else _likely(left, len(free))
         names.update(zip(free, chosen, strict=True))
         return
-    around = [i for i in free if axes[i].ring or (programs is not None and _turns(axes, i, free, programs))]
+    turning = [i for i in free if programs is not None and _turns(axes, i, free, programs)]
+    around = [i for i in free if (axes[i].ring or i in turning) and _may_be(axes[i], CONTEXT)]
     rings = bool(around) or any(axis.ring for axis in axes)
     if CONTEXT in left and around:
         names[around[0]] = CONTEXT
         free = [i for i in free if i != around[0]]
         left = [d for d in left if d != CONTEXT]
-    piped = [i for i in free if axes[i].p2p > 0 and not axes[i].ring]
-    open_ = programs is not None and (not rings or any(_differs(axes[i], programs) for i in free))
-    if PIPELINE in left and programs is not None and open_ and not piped:
-        piped = [_pipeline(axes, free, programs)]
-    if PIPELINE in left and piped:
-        best = max(piped, key=lambda i: (axes[i].stride, axes[i].p2p))
-        names[best] = PIPELINE
-        free = [i for i in free if i != best]
+    able = [i for i in free if _may_be(axes[i], PIPELINE)] if PIPELINE in left else []
+    if (piped := _pipeline(axes, able, programs, rings=rings)) is not None:
+        names[piped] = PIPELINE
+        free = [i for i in free if i != piped]
         left = [d for d in left if d != PIPELINE]
+    names.update(_as_described(axes, free, left))
+    free, left = [i for i in free if i not in names], [d for d in left if d not in names.values()]
     wanted = _likely([d for d in left if d != PIPELINE], len(free))
     looks = [_looks(axes[i]) for i in free]
     if len(set(looks)) == len(looks) and set(looks) <= set(left):
@@ -84,10 +86,35 @@ def _guess(
     names.update(zip(free, wanted, strict=True))
 
 
-def _pipeline(axes: list[Family], free: list[int], programs: Mapping[int, object]) -> int:
-    """The axis of messages without a known peer: ranks along it run different programs, call nothing else, or both."""
-    shown = [i for i in free if _differs(axes[i], programs)]
-    silent = [i for i in free if not axes[i].calls] if any(a.calls for a in axes) else []
+def _as_described(axes: list[Family], free: list[int], left: Sequence[str]) -> dict[int, str]:
+    """Names for the axes that several names describe: one of these and of `left`, what it looks like, else data."""
+    names: dict[int, str] = {}
+    for i in (i for i in free if axes[i].hints):
+        able = axes[i].hints.intersection(left) - set(names.values())
+        names.update([(i, name) for name in (_looks(axes[i]), DATA, *left) if name in able][:1])
+    return names
+
+
+def _may_be(axis: Family, name: str) -> bool:
+    """Whether descriptions of the axis name it so among others, or none describes it."""
+    return not axis.hints or name in axis.hints
+
+
+def _pipeline(
+    axes: list[Family], able: list[int], programs: Mapping[int, object] | None, *, rings: bool
+) -> int | None:
+    """The axis that is the pipeline, of those `able` to be it; None without one.
+
+    rings: whether some axis sends messages around. Messages without a known peer are along the axis where ranks run
+    different programs, or call nothing else, or both. Raises MeshUnknownError where several may be it.
+    """
+    piped = [i for i in able if axes[i].p2p > 0 and not axes[i].ring]
+    if piped:
+        return max(piped, key=lambda i: (axes[i].stride, axes[i].p2p))
+    shown = [i for i in able if programs is not None and _differs(axes[i], programs)]
+    if programs is None or not able or (rings and not shown):
+        return None
+    silent = [i for i in able if not axes[i].calls] if any(a.calls for a in axes) else []
     for found in (shown, silent, [i for i in shown if i in silent]):
         if len(found) == 1:
             return found[0]

@@ -98,6 +98,11 @@ class Features:
     work: Mapping[str, Work] = field(default_factory=dict)  # by name, without communication
     peer_copies: float = 0.0  # between devices
 
+    @property
+    def overlap(self) -> float:
+        """The compute that runs beside other compute: the sum of its lengths less the time in which any runs."""
+        return sum(work.count * work.each for work in self.work.values()) - self.busy
+
 
 def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Features | None:
     """Return the features of `rank` over the analysed steps; None where it has none of them whole.

@@ -8,7 +8,13 @@ import numpy as np
 
 from tracekit.analysis.mechanisms.host import under_quota
 from tracekit.analysis.slowrank.hypotheses.excess_parts import Explained, explain
-from tracekit.analysis.slowrank.hypotheses.suspect_work import launches_alike, pace_beside, peers_of
+from tracekit.analysis.slowrank.hypotheses.suspect_work import (
+    compute_spared,
+    launches_alike,
+    pace_beside,
+    peers_of,
+    spared_waits,
+)
 from tracekit.analysis.slowrank.price import Price
 from tracekit.axes import LEVELS
 from tracekit.case.case import Case
@@ -109,7 +115,8 @@ def explain_rank(case: Case, row: int, suspects: Sequence[int], *, other_stages:
         return Explained("unknown", _spared_evidence(case, row))
     hosts = partial(_launches_slowly, case, row, suspects)
     quota = partial(under_quota, case.run, case.ops, case.steps, case.steps.ranks[row])
-    found = explain(mine, peers, _no_fault(case, row, suspects), _spared(case, row), hosts, quota)
+    spared = compute_spared(case, row, suspects)
+    found = explain(mine, peers, _no_fault(case, row, suspects), spared, hosts, quota)
     return found._replace(evidence=(*found.evidence, *_spared_evidence(case, row)))
 
 
@@ -130,14 +137,9 @@ def _no_fault(case: Case, row: int, suspects: Sequence[int]) -> float:
     )
 
 
-def _spared(case: Case, row: int) -> float:
-    """The time that overlapping waits add to the kernels of the peers but not of the rank in `row`, ns a step."""
-    return max(-case.steps.mean(case.met.beside[row]), 0.0)
-
-
 def _spared_evidence(case: Case, row: int) -> tuple[Evidence, ...]:
     """The evidence that communication adds less to the compute of the rank in `row` than to its peers'; else empty."""
-    if (spared := _spared(case, row)) < case.suspect_ns:
+    if (spared := spared_waits(case, row)) < case.suspect_ns:
         return ()
     mine, what = case.steps.mean(case.met.spun.longer[row]), "compute added by overlapping communication"
     return (Evidence(what, ms(mine), ms(mine + spared), "ms"),)
@@ -248,7 +250,7 @@ def stands(case: Case, suspect: Suspect, suspects: Sequence[Suspect]) -> bool:
         case, (row,), case.unsuspected(row, rows)
     )
     usual = usual and alike(case, row, np.array(rows))
-    return not usual and agrees(suspect, ms(_no_fault(case, row, rows)), ms(_spared(case, row)))
+    return not usual and agrees(suspect, ms(_no_fault(case, row, rows)), ms(compute_spared(case, row, rows)))
 
 
 # The path down the axes, DP → EP → PP → CP → TP: at each level, how long the other indices waited for this

@@ -62,7 +62,7 @@ class MovingStalls:
         """Whether stalls explain most of the excess of each of `rows`, which is as fast as its peers without them.
 
         They do not explain a rank with a stall in every step, if that is no chance: its stalls do not move. A device
-        that computes longer in every step is slow, however few they are.
+        that computes longer in every step is slow, however few they are. Nor does work explain what idle time shows.
         """
         struck = self.over > 0
         every_step = len(struck) * float(struck.mean(axis=0).prod())  # of one rank or another, by chance
@@ -70,6 +70,7 @@ class MovingStalls:
         return all(
             case.steps.mean(self.over[row]) >= NEARLY_ALL * case.found.mean[row]
             and (by_chance or not struck[row].all())
+            and not (self.of_work and row in case.met.by_idle)
             for row in rows
         )
 
