@@ -22,7 +22,7 @@ from tracekit.expected.nodes import nodes_of
 from tracekit.expected.same_kernels import at_places, pace_at
 from tracekit.step_graph.statistics import NO_ROWS, confidence
 from tracekit.steps.host_need import launch_pace
-from tracekit.steps.medians import median_by_column
+from tracekit.steps.medians import median_by_column, of_rows
 from tracekit.thresholds.slowrank import CHANCE, LITTLE_SHARE, MAJORITY, NODE_RANKS, USUAL_VARIATION, Z_LIMIT
 from tracekit.units import F64, I64
 
@@ -39,7 +39,7 @@ class LongStage:
     idle: bool = False  # it computes no longer: its devices are idle between kernels
     hosts_alike: bool = False  # its hosts launch as fast as the others'
     paused: tuple[int, ...] = ()  # the ranks among `rows` with pausing processes, if it is idle
-    by_design: bool = False  # all of its ranks pause, on several nodes
+    by_design: bool = False  # all of its ranks are idle alike, on several nodes
     cured: F64 | None = field(default=None, compare=False)  # own times with it like the others, ranks × steps
     by_compute: bool = False  # only its compute is longer: other stages wait for their hosts as long
     pace: float | None = None  # how many times as long it takes for the same work, where that makes it long
@@ -146,7 +146,9 @@ def _idle(case: Case, stage: LongStage) -> LongStage:
         nodes.get(case.steps.ranks[row]) if nodes else at // NODE_RANKS for at, row in enumerate(stage.rows)
     }
     apart = len(mine) > 1
-    design = apart and set(paused) == set(stage.rows)
+    idle, mates = of_rows(np.nanmedian, case.steps.own - case.computed), np.setdiff1d(stage.rows, paused)
+    longer = float(np.max(idle[[*paused]], initial=0.0) - np.median(idle[mates])) if len(mates) else 0.0
+    design = apart and len(paused) > 0 and longer < MAJORITY * stage.over
     return replace(stage, idle=True, hosts_alike=as_fast, paused=paused, by_design=design)
 
 
