@@ -98,6 +98,16 @@ def test_no_part_of_an_axis_hides_unrecorded_ranks():
     assert set(found.values()) == {tuple(range(8))}
 
 
+def test_no_gap_in_a_part_hides_unrecorded_ranks():
+    """Replicas 0 and 2 of each four leave together: so may those between them, which every second one leaves out."""
+    mesh, recorded = grid(dp=16), {*range(0, 16, 2)}
+    blocks = Mesh(("expert", "dp"), {"expert": 4, "dp": 4}, {r: (r % 4, r // 4) for r in range(16)})
+    found = members_of(
+        shown([streams(blocks, ("expert",), recorded, 0)], list(ways_of(mesh)), recorded), recorded
+    )
+    assert found == {(rank, 0): blocks.line(rank, ("expert",)) for rank in recorded}
+
+
 def test_ranks_that_no_clock_compares_leave_groups_open():
     """Replicas 0 and 1 of two: each leaves together, and nothing tells whether both are one group or two."""
     mesh = grid(tp=4, dp=2)

@@ -30,6 +30,7 @@ class Way:
     groups: tuple[Members, ...]
     cuts: Cuts = ()
     part: bool = False  # of an axis: shards, replicas, the ends of a line
+    gaps: bool = False  # between neighbours in a part of an axis
 
 
 Shown = list[tuple[StreamClass, list[Way]]]
@@ -130,14 +131,15 @@ def shown(
 def members_of(found: Shown, recorded: set[int]) -> dict[tuple[int, int], Members]:
     """Return the members of each (rank, stream)'s group: those of the finest remaining way of each class.
 
-    Parts of an axis count only if no whole axis fits: an unrecorded member would otherwise be lost. A class with ways
-    that disagree about `recorded` ranks stays open: their clocks cannot be compared.
+    Parts of an axis count only if no whole axis fits, and parts with gaps only if no block of neighbours fits: an
+    unrecorded member would otherwise be lost. A class with ways that disagree about `recorded` ranks stays open: their
+    clocks cannot be compared.
     """
     members: dict[tuple[int, int], Members] = {}
     for streams, allowed in found:
         if len({_parts(w, recorded.intersection(streams.streams)) for w in allowed}) > 1:
             continue
-        finest = min(allowed, key=lambda w: (w.part, max(len(g) for g in w.groups), w.groups))
+        finest = min(allowed, key=lambda w: (w.part, w.gaps, max(len(g) for g in w.groups), w.groups))
         home = {rank: group for group in finest.groups for rank in group}
         members |= {(rank, stream): home[rank] for rank, stream in streams.streams.items()}
     return members
@@ -234,7 +236,7 @@ def ways_of(mesh: Mesh) -> Iterator[Way]:
     for axis in axes:
         lines = {mesh.line(rank, (axis,)) for rank in mesh.coordinates}
         if mesh.sizes[axis] > len(("first", "last")):
-            yield Way(tuple(sorted((line[0], line[-1]) for line in lines)), part=True)
+            yield Way(tuple(sorted((line[0], line[-1]) for line in lines)), part=True, gaps=True)
 
 
 def _parts_of(mesh: Mesh, axis: str, along: tuple[str, ...]) -> Iterator[Way]:
@@ -247,4 +249,4 @@ def _parts_of(mesh: Mesh, axis: str, along: tuple[str, ...]) -> Iterator[Way]:
         parts: dict[tuple[Members, int], list[int]] = defaultdict(list)
         for rank in sorted(mesh.coordinates):
             parts[mesh.line(rank, along), block[mesh.coordinates[rank][place]]].append(rank)
-        yield Way(tuple(sorted(tuple(p) for p in parts.values())), part=True)
+        yield Way(tuple(sorted(tuple(p) for p in parts.values())), part=True, gaps=way.cuts[0] > 1)
