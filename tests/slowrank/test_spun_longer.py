@@ -10,7 +10,8 @@ from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, prepared
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.hypotheses.candidates import those_that_cost
-from tracekit.case.cures import not_awaited
+from tracekit.case.case import Case
+from tracekit.case.cures import not_awaited, saved_ns, typical_without
 from tracekit.expected import contention as spun_longer
 from tracekit.expected.contention import Spun, relieved
 from tracekit.steps.step_kernels import StepKernels
@@ -117,6 +118,22 @@ def test_a_cure_leaves_what_transfers_add(tmp_path):
     truth = prepared(run, grid(dp=RANKS)).step_ns - usual
     assert [s.rank for s in found.suspects] == [2]
     assert found.suspects[0].lost_ms_per_step == pytest.approx(truth / 1e6, rel=0.1)
+
+
+def test_the_least_price_keeps_what_waits_add(tmp_path):
+    """What waits add to kernels of the others may stay where it delays the step, although its total is known."""
+    run = spinning(tmp_path, 300)
+    case, (found,) = prepared(run, grid(dp=RANKS)), analyse(run).suspects
+    rows, own = np.array([case.steps.row(found.rank)]), case.steps.own.copy()
+    own[rows] = typical_without(case, rows)[rows]
+    assert found.lost_ms_low <= saved_ns(case, rows, own) / 1e6 < 0.9 * found.lost_ms_per_step
+
+
+def test_the_least_price_allows_for_drift(tmp_path, monkeypatch):
+    run = spinning(tmp_path, 300)
+    (found,) = analyse(run).suspects
+    monkeypatch.setattr(Case, "base_ns", property(lambda case: case.step_ns + 1e6))
+    assert analyse(run).suspects[0].lost_ms_low < found.lost_ms_low - 0.3
 
 
 def test_unmatched_transfers_do_not_wait_for_the_cured(tmp_path):

@@ -150,31 +150,31 @@ def _prices(case: Case, found: Hypothesis) -> list[Price]:
         unsure = max(found.gain - least_ns(case, rows), 0.0)
         more = max(most_ns(case, rows) - found.gain, 0.0)
     below, above = _not_saved(case, found), rank_doubt_ns(case, rows)
-    prices = []
-    for row, lost in zip(found.rows, found.lost, strict=True):
-        most = may_cost_ns(lost + more, float(case.found.mean[row])) + above
-        prices.append(Price.between(lost - unsure - below, lost, most))
-    return prices
+    return [
+        Price.between(lost - unsure - below, lost, may_cost_ns(lost + more, longer) + above)
+        for lost, longer in zip(found.lost, case.found.mean[rows].tolist(), strict=True)
+    ]
 
 
 def _not_saved(case: Case, found: Hypothesis) -> float:
     """What a cure saves less if the cured ranks still work longer than typical peers, as peers do, ns a step.
 
     Replayed: where other peers are as slow, or there is slack, that costs nothing. A replay does not show it where no
-    compute was recorded, nor which gaps of a host would be left: there all of it counts. The error of the replay and
-    the differences of devices come on top; where not all is shown, the error of the model that keeps recorded lengths,
-    as the lower bound allows for the other one.
+    compute was recorded, nor which gaps of a host would be left: there all of it counts. Waits may add as much to the
+    others' kernels as before, where it delays the step. The error of the replay, at least the drift of ranks, and the
+    differences of devices come on top; where not all is shown, the error of the model that keeps recorded lengths, as
+    the lower bound allows for the other one.
     """
-    rows, error = np.array(found.rows), case.residual_ns if is_shown(case) else case.pinned_residual_ns
-    slower = slower_ns(case, rows)
+    rows, drift = np.array(found.rows), abs(case.base_ns - case.step_ns) if case.timeline else 0.0
+    error = max(case.residual_ns, drift) if is_shown(case) else case.pinned_residual_ns
+    slower, own = slower_ns(case, rows), case.steps.own.copy()
     if case.concealing is not None:
         return float(np.hypot(error, slower))
-    own = typical_without(case, rows)
-    own[rows] = np.fmin(own[rows] + slower, case.steps.own[rows])
-    replayed = min(max(found.gain - saved_ns(case, rows, own), 0.0), slower)
+    own[rows] = np.fmin(typical_without(case, rows)[rows] + slower, own[rows])
+    replayed = max(found.gain - saved_ns(case, rows, own), 0.0)
     usual = np.stack([median_by_column(case.computed[case.stage_of(row)]) for row in rows.tolist()])
     computing = np.nansum(case.computed[rows] - usual) / max(np.nansum(case.found.value[rows]), 1.0)
-    replayed += (1.0 - float(np.clip(computing, 0.0, 1.0))) * (slower - replayed)
+    replayed += (1.0 - float(np.clip(computing, 0.0, 1.0))) * max(slower - replayed, 0.0)
     return float(np.linalg.norm([error, replayed, min(NORMAL_95 * LITTLE_SHARE * case.step_ns, slower)]))
 
 
