@@ -13,7 +13,7 @@ PROGRAM: Final = "import sys; from tracekit_cli.tracekit import main; sys.exit(m
 LONGEST_S: Final = 400
 DIGITS: Final = 4  # of a figure behind the point: no golden changes by noise of the last digit
 
-IN_PART: Final = ("cut_step", "no_whole_step", "no_step_marks")  # quality of answers about parts of steps
+IN_PART: Final = ("no_whole_step", "no_step_marks")  # quality of answers with steps of their own numbers
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def ask(code: Checkout, traces: Path, mesh: str | None) -> dict[str, object]:
 
 
 def in_short(answer: dict) -> dict[str, object]:
-    """Verdict, cause, ranks, prices, candidates and whole compared steps of a `tracekit.slowrank/1` answer."""
+    """Verdict, cause, ranks, prices, candidates and compared steps of a `tracekit.slowrank/1` answer."""
     price = answer["what_if"]
     in_part = any(row["kind"] in IN_PART for row in answer.get("quality") or [])
     return {

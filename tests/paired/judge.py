@@ -39,7 +39,7 @@ def over_steps(truth: Truth, compared: list[int]) -> Truth:
     """Return `truth` with the slowdown over the `compared` steps, since the answer's price is their mean.
 
     Over all steps where fewer than half or only one is compared, where one is unknown, and where the compared ones cost
-    less than `COSTS_NOTHING`: any interval from zero would hold that.
+    less than `COSTS_NOTHING`: any interval from zero would hold that. A step that windows cut counts whole.
     """
     known = {number: times for number, *times in truth.steps}
     if len(compared) < max(2, len(known) / 2) or not known.keys() >= set(compared):

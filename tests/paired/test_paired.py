@@ -8,7 +8,7 @@ import pytest
 
 from tests.paired import __main__ as program
 from tests.paired.ablation import RULES
-from tests.paired.ask import ask, checkout
+from tests.paired.ask import ask, checkout, in_short
 from tests.paired.compare import changes, load, report, sign_test
 from tests.paired.jobs import LOOKED_AT, ROOT, SAMPLES, Truth, make
 from tests.paired.judge import holds_truth, judged, over_steps, price_error
@@ -62,6 +62,19 @@ def test_a_price_is_held_by_compared_steps(compared, slowdown):
     """Two of four steps are struck: neither one step, nor steps without the fault, nor unknown ones count alone."""
     steps = tuple((n, 150 if n in {11, 12} else 100, 100) for n in range(10, 14))
     assert over_steps(replace(GUILTY, steps=steps), compared).slowdown == slowdown
+
+
+@pytest.mark.parametrize(("kind", "steps"), [("cut_step", [11, 12]), ("no_whole_step", [])])
+def test_a_cut_step_is_a_compared_one(kind, steps):
+    price = {"slowdown": 1.1, "step_ms": 10.0}
+    found = {
+        "verdict": "healthy",
+        "cause": None,
+        "suspects": [],
+        "what_if": price,
+        "quality": [{"kind": kind}],
+    }
+    assert in_short({**found, "steps": {"analysed": [11, 12]}})["steps"] == steps
 
 
 def rows(**words):
