@@ -24,6 +24,9 @@ CALLBACKS = {
     "cudaFree": 22,
     "cudaGraphLaunch": 311,
     "cuLaunchKernel": 307,
+    "cuMemMap": 556,
+    "cuMemUnmap": 557,
+    "cuMemCreate": 558,
 }
 """CUPTI's numbers of runtime calls."""
 INPUTS: Args = {

@@ -8,7 +8,7 @@ from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import dispersion, segments
 from tracekit.case.case import build
-from tracekit.expected.excess import rank_excess, typical
+from tracekit.expected.excess import outliers, rank_excess, typical
 from tracekit.thresholds.slowrank import Z_LIMIT
 
 MESH = grid(tp=2, dp=4)
@@ -110,3 +110,13 @@ def test_work_dealt_anew_each_step_is_dispersion(tmp_path):
     assert dispersion(case).ratio > 1.4
     finding = analyse(run)
     assert (finding.verdict, finding.cause, finding.suspects) == ("imbalance", "data_imbalance", ())
+
+
+@pytest.mark.parametrize(("idle", "late"), [((3,), ()), ((), (0, 1, 2))])
+def test_a_rank_without_work_delays_no_others(idle, late):
+    """Rank 3 has nothing to do in two steps of eight; or the other three stall in these."""
+    own = 18e6 + 1e5 * np.random.default_rng(3).normal(size=(4, 8))
+    own[list(idle), 6:] = 1e5
+    own[list(late), 6:] += 18e6
+    over = outliers(own, [np.arange(4)], 19e6)
+    assert np.flatnonzero(over.any(axis=1)).tolist() == list(late)

@@ -37,3 +37,15 @@ def test_many_links_need_few_nodes(nodes):
 def test_few_links_are_told_by_their_ranks():
     few = LINKS[:6]
     assert short_pipeline(few, NODES) == {c.number: c.members for c in few}
+
+
+def test_few_links_between_several_nodes_meet_by_node():
+    """With one slow pair of three nodes, the links of other ranks are as slow, and half of all are."""
+    pipeline = [
+        Channel(n, ends, True, -1)
+        for n, ends in enumerate((a, a + step) for step in (4, -4) for a in range(12) if 0 <= a + step < 12)
+    ]
+    ends = short_pipeline(pipeline, {rank: rank // 4 for rank in range(12)})
+    slow = {c.number for c in pipeline if {m // 4 for m in c.members} == {1, 2}}
+    assert len(slow) == len(pipeline) / 2
+    assert {n for number in slow for n in beside(ends, number, slow)} == {c.number for c in pipeline} - slow

@@ -21,6 +21,15 @@ def test_one_long_step_does_not_hide_behind_documents(tmp_path, step):
     assert 0 < finding.candidates[0].lost_ms_high <= finding.what_if.step_ms
 
 
+@pytest.mark.quick(1)
+def test_documents_of_its_replica_hide_no_rank(tmp_path, monkeypatch):
+    """The same job, where the other stages of the replica of rank 2 are as long: its documents are."""
+    follow = "tracekit.analysis.slowrank.answers.hidden_rank.dealt_to_its_replica"
+    monkeypatch.setattr(follow, lambda case, row: case.steps.ranks[row] == 2)
+    finding = analyse(documents(tmp_path, factor=3.0, steps=(2,)))
+    assert (finding.verdict, finding.cause, finding.candidates) == ("imbalance", "data_imbalance", ())
+
+
 @pytest.mark.parametrize("seed", [4, 10, 18])
 @pytest.mark.quick(1)
 def test_ranks_in_turn_are_an_imbalance(tmp_path, seed):

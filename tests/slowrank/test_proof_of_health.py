@@ -139,17 +139,25 @@ def test_a_stage_whose_process_pauses_is_not_healthy(tmp_path):
     case = prepared(job(tmp_path, STAGES, slow=LONG, jitter=0.002), STAGES)
     found = long_stage(case)
     paused = replace(
-        found, idle=True, hosts_alike=True, paused=found.rows[:1], over=2e6, price=Price(0.0, 1e6, 1e6)
+        found,
+        idle=True,
+        hosts_alike=True,
+        paused={found.rows[0]: "host_stall"},
+        over=2e6,
+        price=Price(0.0, 1e6, 1e6),
     )
     answer = stage_stands_still(known(case, stage=paused))
     assert answer.verdict == "inconclusive"
     assert answer.candidates[0].lost_ms_high == 2.0  # a pause that is gone may save all that it took
     assert [c.rank for c in answer.candidates] == [case.steps.ranks[found.rows[0]]]
-    assert answer.reason.endswith(f"the process of rank {answer.candidates[0].rank} pauses")
-    several = stage_stands_still(known(case, stage=replace(paused, paused=found.rows[:2])))
-    ranks = ", ".join(str(c.rank) for c in several.candidates)
-    assert several.reason.endswith(f"the processes of ranks {ranks} pause")
-    assert stage_stands_still(known(case, stage=replace(paused, paused=()))).verdict == "healthy"
+    assert answer.reason.endswith(f"because of rank {answer.candidates[0].rank}: its process pauses")
+    memory = stage_stands_still(
+        known(case, stage=replace(paused, paused=dict.fromkeys(found.rows[:2], "memory")))
+    )
+    ranks = ", ".join(str(c.rank) for c in memory.candidates)
+    assert memory.reason.endswith(f"because of ranks {ranks}: it spends its time allocating memory")
+    assert {c.cause for c in memory.candidates} == {"memory"}
+    assert stage_stands_still(known(case, stage=replace(paused, paused={}))).verdict == "healthy"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tracekit.step_graph.delays import lower_level
 from tracekit.step_graph.statistics import (
     MAD_TO_SIGMA,
     NO_ROWS,
+    Excess,
     chance_of,
     confidence,
     errors_of_chance,
@@ -171,3 +173,13 @@ def test_chance_of_is_the_binomial_tail(times, trials, probability):
     assert chance_of(times, trials, probability) == pytest.approx(
         binom.sf(times - 1, trials, probability), rel=1e-9, abs=1e-300
     )
+
+
+def test_equally_slow_rows_are_significant_together():
+    """Four rows of eight are slow in every second column: one of them alone is a little below the limit."""
+    z = np.array([0.0, 0.1, 0.0, -0.1, 4.55, 4.62, 4.26, 4.62])
+    found = Excess(np.zeros((8, 12)), np.abs(z), 1.0, z)
+    assert np.flatnonzero(found.significant(0.5)).tolist() == [4, 5, 6, 7]
+    one = np.where(np.arange(8) == 6, 4.26, 0.0)
+    assert not replace(found, z=one).significant(0.5).any()
+    assert not replace(found, mean=np.full(8, 0.4)).significant(0.5).any()

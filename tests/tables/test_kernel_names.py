@@ -4,7 +4,7 @@ import pytest
 
 from tracekit.rank_events.compute import COMM_KERNEL
 from tracekit.rank_events.operation_names import canonical_op
-from tracekit.steps.features import ATTENTION, MATMUL
+from tracekit.steps.features import ALLOCATOR, ATTENTION, MATMUL
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,15 @@ def test_attention_is_no_product(name, attention, matmul):
 )
 def test_communication_has_many_names(name, op):
     assert (canonical_op(name) if COMM_KERNEL.search(name) else None) == op
+
+
+@pytest.mark.parametrize(
+    "name", ["cudaMalloc", "hipFree", "cuMemCreate", "cuMemMap", "cuMemUnmap", "hipMemRelease"]
+)
+def test_calls_of_the_allocator_are_known(name):
+    assert ALLOCATOR.search(name)
+
+
+@pytest.mark.parametrize("name", ["cudaMemcpyAsync", "cudaLaunchKernel", "cuMemcpyHtoD", "hipMemset"])
+def test_copies_are_no_allocation(name):
+    assert not ALLOCATOR.search(name)

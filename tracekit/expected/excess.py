@@ -97,9 +97,7 @@ def recurs(value: F64, step_ns: float) -> Mask:
     The rest must reach the threshold by itself, or a fair share of the whole: peers differ a little in every step.
     """
     rest = without_longest(value)
-    known = np.isfinite(value)
-    mean = np.where(known, value, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
-    fair = (rest > CANDIDATE_SHARE * step_ns) & (rest > MINOR * mean)
+    fair = (rest > CANDIDATE_SHARE * step_ns) & (rest > MINOR * of_rows(np.nanmean, value))
     return np.asarray(fair | (rest > MIN_LOST_SHARE * step_ns), bool)
 
 
@@ -236,10 +234,14 @@ def filled_by_spans(
 def outliers(own: F64, groups: Rows, step_ns: float) -> F64:
     """The delays in `own` times (ranks × steps, ns), 0 elsewhere: beyond the usual `levels` of each rank and each step.
 
-    A delay exceeds LITTLE_SHARE of the step. `groups` hold ranks of the same work.
+    A delay exceeds LITTLE_SHARE of the step. `groups` hold ranks of the same work. Where most of a group take as long
+    as in a usual step, none of these is late: the others have less to do, as a rank without a batch.
     """
     usual = levels(own, groups, LITTLE_SHARE * step_ns)
-    late = own - usual.row > usual.edge
+    as_ever = np.abs(own - usual.row - of_rows(np.nanmedian, usual.column)[:, None]) <= usual.least
+    for rows in groups:
+        as_ever[rows] &= as_ever[rows].mean(axis=0) > MAJORITY
+    late = (own - usual.row > usual.edge) & ~as_ever
     return np.asarray(np.where(late, own - usual.row - usual.column, 0.0), np.float64)
 
 

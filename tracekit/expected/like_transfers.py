@@ -105,11 +105,12 @@ def short_pipeline(channels: Sequence[Channel], nodes: Nodes) -> Ends:
     """The ends of `channels` where all carry messages and are few, or connect few pairs of `nodes`; else empty."""
     if not all(c.p2p for c in channels):
         return {}
-    if len(channels) <= FEW_LINKS:
-        return {c.number: c.members for c in channels}
     ends = {c.number: tuple(nodes.get(m) for m in c.members) for c in channels}
     apart = all(None not in where and len(set(where)) > 1 for where in ends.values())
-    return ends if apart and len(set(ends.values())) <= FEW_LINKS else {}
+    apart &= len(set(map(frozenset, ends.values()))) > 1  # of one pair of nodes, each link is by itself
+    if apart and len(set(ends.values())) <= FEW_LINKS:
+        return ends
+    return {c.number: c.members for c in channels} if len(channels) <= FEW_LINKS else {}
 
 
 def beside(ends: Ends, channel: int, slow: Collection[int]) -> list[int]:

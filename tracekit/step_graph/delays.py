@@ -189,16 +189,8 @@ def levels(values: F64, groups: list[I64], floor: float) -> Levels:
     return Levels(row, *_low_of_groups(values - row, groups, least))
 
 
-def least_delay(values: F64, groups: list[I64], floor: float) -> float:
-    """Return the least by which entries of `values` (rows × columns, ns) are delayed, not noisy: `floor` or more.
-
-    Where `exponential_odds` prove that each entry has a delay, none of it is noise, and no delay is usual.
-    """
-    return _least_delay(values, groups, floor, max(exponential_odds(values, groups)))
-
-
 def _least_delay(values: F64, groups: list[I64], floor: float, odds: float) -> float:
-    """The result of `least_delay`, from the larger of the `exponential_odds`."""
+    """The least delay of an entry, ns: `floor`, and more than noise unless `odds` prove that all of it is delay."""
     return max(Z_LIMIT * spacing_noise(values, groups) if odds <= PROVEN else 0.0, floor)
 
 

@@ -34,9 +34,14 @@ class Excess:
     named: F64 | float = 0.0  # the part of `value` with a known cause, ns
 
     def significant(self, least: float) -> Mask:
-        """Return whether each row exceeds its peers by more than chance and by more than `least`, ns."""
-        longer = np.nan_to_num(self.mean, nan=0.0) > least
-        return np.asarray((np.nan_to_num(self.z, nan=0.0) > self.limit) & longer, bool)
+        """Return whether each row exceeds its peers by more than chance (Benjamini–Hochberg) and than `least`, ns.
+
+        The k largest z may each be chance with k times the probability of `limit`, which alone would part equal ranks.
+        """
+        z = np.where(np.nan_to_num(self.mean, nan=0.0) > least, np.nan_to_num(self.z, nan=0.0), -inf)
+        chance = erfc(self.limit / sqrt(2.0)) / 2.0
+        together = [v for k, v in enumerate(np.sort(z)[::-1].tolist(), 1) if v > errors_of_chance(k * chance)]
+        return np.asarray(z >= min(together, default=inf), bool)
 
 
 def usual_of_others(values: F64, groups: list[I64], usual: I64) -> F64:

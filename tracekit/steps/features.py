@@ -28,8 +28,10 @@ from tracekit.units import I64, Mask
 COLLECTOR = re.compile(r"^(python )?gc\b|garbage|^<built-in function collect>$", re.IGNORECASE)
 """Spans of Python's garbage collector: as torch's profiler and programs name them, and gc.collect() in stacks."""
 
-ALLOCATOR = re.compile(r"^(cuda|hip)(Malloc|Free|HostAlloc|MallocAsync|FreeAsync)", re.IGNORECASE)
-"""Calls that allocate or free memory of the device, which wait for it."""
+ALLOCATOR = re.compile(
+    r"^(cuda|hip|cu)(Malloc|Free|HostAlloc|Mem(Create|Map|Unmap|SetAccess|Release))", re.IGNORECASE
+)
+"""Calls that allocate, map or free memory of the device, which wait for it; expandable segments map theirs."""
 ATTENTION = re.compile(r"attention|attn|sdpa|flash|fmha|softmax", re.IGNORECASE)
 MATMUL = re.compile(
     rf"^(?!.*(?:{ATTENTION.pattern})).*(?:gemm|cutlass|cublas|nvjet|::mm\b|addmm|bmm|matmul|linear|xmma|wgmma)",

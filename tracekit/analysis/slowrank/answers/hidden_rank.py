@@ -12,6 +12,7 @@ its peers got more tokens for its experts, and its device is not slow.
 import numpy as np
 
 from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps
+from tracekit.analysis.slowrank.hypotheses.shared_documents import dealt_to_its_replica
 from tracekit.analysis.slowrank.price import Price
 from tracekit.analysis.slowrank.suspects import Answer, explained, imbalance, left_open
 from tracekit.case.case import Case
@@ -52,7 +53,8 @@ def with_most_of_it(case: Case, answer: Answer) -> Answer:
     over = np.maximum(np.nan_to_num(case.steps.own - typical(case.steps.own, case.met.peers)), 0.0)
     compared = np.concatenate([s for s in case.stages if len(s) >= STEADY_LEAST] or [np.zeros(0, np.int64)])
     longest = sorted(compared.tolist(), key=lambda row: (-over[row].sum(), row))[:PEERS_SAMPLED]
-    prices = [(_saved(case, row, case.steps.own[row] - over[row]), row) for row in longest]
+    alone = [row for row in longest if not dealt_to_its_replica(case, row)]
+    prices = [(_saved(case, row, case.steps.own[row] - over[row]), row) for row in alone]
     lost, row = max(prices, default=(0.0, -1), key=lambda found: found[0])
     uneven = max(answer.gain, _levelled(case))  # to its peers' median, as the rank is cured
     if lost < max(MOSTLY_ONE * uneven, case.threshold_ns):

@@ -13,6 +13,7 @@ from tracekit.analysis.slowrank.answers.culprit_answers import leave_link_open
 from tracekit.analysis.slowrank.answers.imbalance_answers import (
     blame_data,
     blame_in_turn,
+    doubted,
     leave_stage_open,
     of_stage,
     stages_in_words,
@@ -40,7 +41,7 @@ from tracekit.analysis.slowrank.suspects import Answer, harmless, imbalance, lef
 from tracekit.analysis.slowrank.unrecorded.unrecorded import Unseen, late_alone
 from tracekit.case.case import Case
 from tracekit.case.wording import of_step, ranks_in_words
-from tracekit.causes import CPU_LAUNCH, HOST_STALL
+from tracekit.causes import CAUSES, CPU_LAUNCH
 from tracekit.expected.like_transfers import comparable, message_of
 from tracekit.expected.nodes import nodes_of
 from tracekit.step_graph.statistics import level_of
@@ -161,13 +162,12 @@ def stage_stands_still(e: Evidence) -> Answer | None:
         return harmless(reason)
     if stage.paused:
         # the price of the stage scales all its work; without the pause, in its place, a step may save all of the pause
-        price = Price.between(stage.price.low, stage.price.best, max(stage.price.high, stage.over))
-        few = replace(stage, rows=stage.paused, price=price)
-        ranks = case.ranks_of(stage.paused)
-        process, pauses = ("process", "pauses") if len(ranks) == 1 else ("processes", "pause")
-        decide = "record its peers in the other replicas, and check what else that process does"
-        reason = f"{still}, because the {process} of {ranks_in_words(ranks)} {pauses}"
-        return left_open(reason, decide, of_stage(case, few, HOST_STALL))
+        price = Price.between(doubted(case, stage).low, stage.price.best, max(stage.price.high, stage.over))
+        few = replace(stage, rows=tuple(stage.paused), price=price)
+        cause = CAUSES[next(iter(stage.paused.values()))]
+        decide = f"record its peers in the other replicas, and {cause.next_step}"
+        reason = f"{still}, because of {ranks_in_words(case.ranks_of(few.rows))}: {cause.meaning}"
+        return left_open(reason, decide, of_stage(case, few, cause.name))
     if stage.hosts_alike:
         reason = (
             f"no rank, stage or link works {MIN_LOST_SHARE:.0%} of the step longer than its peers; {still}: the hosts "
@@ -212,10 +212,7 @@ def nearly_costly(case: Case) -> Undecided | None:
     if not len(rows):
         return None
     price = most_ns(case, rows)  # together: ranks that are late at once cost nothing alone
-    doubts = (
-        (0.0, NOT_EXACT, _ELSEWHERE),
-        (usually_slow_ns(case), _TOO_SMALL, NAME_GROUPS),
-    )
+    doubts = ((0.0, NOT_EXACT, _ELSEWHERE), (usually_slow_ns(case), _TOO_SMALL, NAME_GROUPS))
     more, why, decide = max(doubts, key=lambda d: d[0])
     if _may_cost_ns(price, more, float(case.found.mean[rows].sum())) < case.threshold_ns:
         return None

@@ -15,7 +15,7 @@ import numpy as np
 from tracekit.analysis.slowrank.hypotheses.suspect_work import peers_of
 from tracekit.case.case import Case
 from tracekit.cause_entry import Comparison, Order, Quantity, Row, causes_by_share
-from tracekit.causes import CAUSES, SIGNS
+from tracekit.causes import CAUSES, MEMORY, SIGNS
 from tracekit.findings import Cause, Evidence, Suspect
 from tracekit.findings.slowrank import CauseShare
 from tracekit.steps.features import Features
@@ -174,11 +174,11 @@ def _usual_gaps(peers: Sequence[Features], count: int) -> F64:
     return np.median(longest, axis=0)
 
 
-def paused_hosts(case: Case, rows: Sequence[int]) -> tuple[int, ...]:
-    """The ranks among `rows` with pauses of their processes as the cause of their excess over other stages."""
+def paused_hosts(case: Case, rows: Sequence[int]) -> dict[int, Cause]:
+    """The ranks among `rows` with hosts that pause, or spend their time allocating memory, beyond other stages."""
     peers = peers_of(case, rows[0], rows, other_stages=True)
-    found = [(row, case.features(row)) for row in rows] if peers else []
-    return tuple(row for row, mine in found if mine is not None and CAUSES[explain(mine, peers).cause].pauses)
+    found = {row: explain(mine, peers).cause for row in rows if peers and (mine := case.features(row))}
+    return {row: cause for row, cause in found.items() if CAUSES[cause].pauses or cause == MEMORY}
 
 
 # Gaps that may be the usual pace of hosts: they have a price only where hosts were recorded.

@@ -6,7 +6,7 @@ Work means compute. A stage with devices that are idle longer between kernels ha
 the first stage cannot run ahead at the begin of a step, while those of later stages do so as they wait for it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,10 +16,12 @@ from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, lau
 from tracekit.analysis.slowrank.price import Price, explained_from
 from tracekit.case.case import Case
 from tracekit.case.cures import saved_by_gaps, saved_in
+from tracekit.causes import MEMORY
 from tracekit.expected.contention import stage_contention
 from tracekit.expected.excess import over_all, recurs
 from tracekit.expected.nodes import nodes_of
 from tracekit.expected.same_kernels import at_places, pace_at
+from tracekit.findings import Cause
 from tracekit.step_graph.statistics import NO_ROWS, confidence
 from tracekit.steps.host_need import launch_pace
 from tracekit.steps.medians import median_by_column, of_rows
@@ -38,7 +40,7 @@ class LongStage:
     loaders: tuple[int, ...] = ()  # the ranks among `rows` that wait for their data loaders
     idle: bool = False  # it computes no longer: its devices are idle between kernels
     hosts_alike: bool = False  # its hosts launch as fast as the others'
-    paused: tuple[int, ...] = ()  # the ranks among `rows` with pausing processes, if it is idle
+    paused: Mapping[int, Cause] = field(default_factory=dict)  # if it is idle: why, by row, where hosts pause
     by_design: bool = False  # all of its ranks are idle alike, on several nodes
     cured: F64 | None = field(default=None, compare=False)  # own times with it like the others, ranks × steps
     by_compute: bool = False  # only its compute is longer: other stages wait for their hosts as long
@@ -140,15 +142,14 @@ def _idle(case: Case, stage: LongStage) -> LongStage:
     """The stage marked as idle, with what its hosts show: their pace beside other stages, and pauses."""
     others = np.setdiff1d(np.arange(len(case.steps.ranks)), stage.rows)
     as_fast = launches_alike(case, stage.rows, others.tolist())
-    paused = paused_hosts(case, stage.rows) if launch_pace(case.run, case.steps.ranks[stage.rows[0]]) else ()
+    paused = paused_hosts(case, stage.rows) if launch_pace(case.run, case.steps.ranks[stage.rows[0]]) else {}
     nodes = nodes_of(case)  # where they are unknown, one node cannot hold more than NODE_RANKS
     mine = {
         nodes.get(case.steps.ranks[row]) if nodes else at // NODE_RANKS for at, row in enumerate(stage.rows)
     }
-    apart = len(mine) > 1
-    idle, mates = of_rows(np.nanmedian, case.steps.own - case.computed), np.setdiff1d(stage.rows, paused)
+    idle, mates = of_rows(np.nanmedian, case.steps.own - case.computed), np.setdiff1d(stage.rows, [*paused])
     longer = float(np.max(idle[[*paused]], initial=0.0) - np.median(idle[mates])) if len(mates) else 0.0
-    design = apart and len(paused) > 0 and longer < MAJORITY * stage.over
+    design = len(mine) > 1 and len(paused) > 0 and MEMORY not in paused.values() and longer < MAJORITY * stage.over
     return replace(stage, idle=True, hosts_alike=as_fast, paused=paused, by_design=design)
 
 
