@@ -14,7 +14,7 @@ from tracekit.mesh import Mesh
 from tracekit.step_graph.host_timeline import Host, hosts_of
 from tracekit.step_graph.own_parts import WaitingParts
 from tracekit.step_graph.replay import StepModel, Usual
-from tracekit.step_graph.statistics import Excess
+from tracekit.step_graph.statistics import NORMAL_95, Excess
 from tracekit.step_graph.table_model import TableModel, tabulated
 from tracekit.step_graph.traced_model import mates, model_of, using_early
 from tracekit.step_graph.waiting_parts import concealed_work, waiting_parts
@@ -125,6 +125,13 @@ class Case(Measured):
     def residual_ns(self) -> float:
         """The error of the unchanged model, ns a step: a smaller effect is not proven."""
         return self.model.missed_ns(self)
+
+    def least_saved(self, pinned: float, *likely: float) -> float:
+        """The larger of two bounds of what a cure saves at least, ns: `pinned`, or `likely` models beyond their error.
+
+        A likely model takes unmatched waits that it reproduces for waits for the cured ranks.
+        """
+        return max(pinned, min(likely) - NORMAL_95 * self.residual_ns)
 
     @cached_property
     def pinned_residual_ns(self) -> float:

@@ -220,10 +220,9 @@ def saved_by(
     case: Case, models: Timelines, rows: Iterable[int], cured: Callable[[StepModel], float]
 ) -> tuple[float, float, float]:
     """Return (the least, the likely, the largest saving) of a cure of `rows`, ns a step, as `saved_beside_hosts`."""
-    low, best, high = (
-        saved_beside_hosts(case, m, rows, cured) for m in (models.pinned, models.likely, models.free)
-    )
-    return low, best, high
+    each = models.pinned, models.likely, models.free, case.early_model.of_traces or models.likely
+    pinned, best, high, early = (saved_beside_hosts(case, model, rows, cured) for model in each)
+    return pinned if case.slowest else case.least_saved(pinned, best, early), best, high
 
 
 def saved_by_gaps(case: Case, models: Timelines, over: Mapping[int, F64]) -> tuple[float, float, float]:

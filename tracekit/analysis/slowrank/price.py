@@ -51,11 +51,6 @@ class Price:
         return replace(self, low=max(self.low - doubt, 0.0), high=self.high + doubt)
 
 
-def explained_from(case: Case) -> float:
-    """Return the least saving of the step model that counts as explained, ns: its error may have another cause."""
-    return NORMAL_95 * case.residual_ns
-
-
 def beyond_error(case: Case, best: float, low: float) -> bool:
     """Return whether a price, ns, exceeds the error of its model: likely, or at its low end with recorded lengths."""
     return best >= case.residual_ns or low >= max(case.threshold_ns, case.pinned_residual_ns)

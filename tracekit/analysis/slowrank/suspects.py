@@ -113,14 +113,14 @@ def explain_rank(case: Case, row: int, suspects: Sequence[int], *, other_stages:
     peers = peers_of(case, row, suspects, other_stages=other_stages)
     if mine is None:
         return Explained("unknown", _spared_evidence(case, row))
-    hosts = partial(_launches_slowly, case, row, suspects)
+    hosts = partial(launches_slowly, case, row, suspects)
     quota = partial(under_quota, case.run, case.ops, case.steps, case.steps.ranks[row])
     spared = compute_spared(case, row, suspects)
     found = explain(mine, peers, _no_fault(case, row, suspects), spared, hosts, quota)
     return found._replace(evidence=(*found.evidence, *_spared_evidence(case, row)))
 
 
-def _launches_slowly(case: Case, row: int, suspects: Sequence[int]) -> bool:
+def launches_slowly(case: Case, row: int, suspects: Sequence[int]) -> bool:
     """Whether the host of a suspect needs longer between launches than unsuspected peers'; false where unknown."""
     pace = pace_beside(case, row, suspects)
     return pace is not None and pace[0] > KIND_RATIO * pace[1]

@@ -44,7 +44,8 @@ def with_groups_of_places(
     """
     bare = [without_inferred(r) for r in ranks]
     recorded = {r.rank for r in ranks}
-    numbered = _Numbered({r.rank: r for r in bare}, recorded, {g.group: g.ranks for g in run.groups})
+    known, members = {r.rank: r for r in ranks}, {g.group: g.ranks for g in run.groups}
+    numbered = _Numbered(known, {r.rank: r for r in bare}, recorded, members)
     kinds = sorted(
         {k for r in bare for k, open_ in zip(r.op, unnamed_rows(r).tolist(), strict=True) if open_}
     )
@@ -76,6 +77,7 @@ def fitting(ways: Sequence[Way], hint: Hint) -> list[Way]:
 class _Numbered:
     """Streams with a separate number for the positions of each of their groups."""
 
+    known: dict[int, RankOps]  # with the groups that were inferred before
     bare: dict[int, RankOps]
     recorded: set[int]
     members: dict[int, Members]  # of each group, by number
@@ -97,6 +99,8 @@ class _Numbered:
         hints = self._hints(streams, kind)
         barred = {p: [n for n, k in enumerate(parts) if not fitting(by_part[k], h)] for p, h in hints.items()}
         found = ways_by_place(streams, parts, barred)
+        if kind is not None:
+            found = {p: n for p, n in found.items() if not self._part_of_known(streams, p, parts[n], kind)}
         for place, hint in hints.items():
             left = [n for n, key in enumerate(parts) if fitting(by_part[key], hint)]
             if len(left) == 1:
@@ -110,6 +114,18 @@ class _Numbered:
             return
         for (way, pairs), mine in sorted(places.items()):
             self._number(streams, fitting(by_part[parts[way]], dict(pairs)), mine, kind)
+
+    def _part_of_known(self, streams: StreamClass, place: int, way: Sequence[Members], kind: str) -> bool:
+        """Whether members of `way` wait as one at a place where those of the groups inferred before leave together.
+
+        Streams of different groups run one kind equally often, and ends admit parts of the wider groups on all of them.
+        """
+        before = _division(self.known, self.rows_of(streams, [place], kind), self.members)
+        if not streams.streams.keys() <= {r for g in before for r in g} or not stand_still_as_one(
+            streams, place, way
+        ):
+            return False
+        return not (stand_still_as_one(streams, place, before) or leave_apart(streams, place, before))
 
     def _beside_named(self, streams: StreamClass) -> bool:
         """Whether a stream of the class also carries operations that name their group."""

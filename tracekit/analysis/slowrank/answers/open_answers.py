@@ -16,6 +16,7 @@ from tracekit.analysis.slowrank.suspects import (
     Answer,
     explain_rank,
     explained,
+    launches_slowly,
     left_open,
     link_ends,
     maybe_slow,
@@ -104,7 +105,7 @@ def may_be_design(case: Case, row: int) -> tuple[str, str] | None:
     """Return how the job's design may explain the excess of a rank, and what would decide; None where it may not."""
     if tokens_may_explain(case, row):
         return _TOKENS, _SIZES
-    if others := unrecorded_role(case, row):
+    if not launches_slowly(case, row, (row,)) and (others := unrecorded_role(case, row)):
         return _ROLE, add_traces(others, "whether they are idle as long decides")
     return None
 

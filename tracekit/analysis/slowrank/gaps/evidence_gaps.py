@@ -10,7 +10,7 @@ from typing import Self
 
 import numpy as np
 
-from tracekit.analysis.slowrank.price import Price, explained_from, may_cost_ns, rank_doubt_ns
+from tracekit.analysis.slowrank.price import Price, may_cost_ns, rank_doubt_ns
 from tracekit.case.case import Case
 from tracekit.case.cures import beside_waits, cured_ns, likely_saved_ns
 from tracekit.case.wording import fewest_traces
@@ -87,8 +87,8 @@ def least_ns(case: Case, rows: I64) -> float:
     model beyond its error, which takes unmatched waits that it reproduces for waits for these ranks.
     """
     likely = _saved_ns(case, case.slowest or case.model, rows)
-    explained = likely - explained_from(case) - early_use_ns(case, rows)
-    replayed, _ = beside_waits(case, rows, max(_saved_ns(case, case.pinned_model, rows), explained))
+    least = case.least_saved(_saved_ns(case, case.pinned_model, rows), likely - early_use_ns(case, rows))
+    replayed, _ = beside_waits(case, rows, least)
     return max(replayed, 0.0)
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.analysis.slowrank.price import Price, explained_from
+from tracekit.analysis.slowrank.price import Price
 from tracekit.case.case import Case
 from tracekit.case.cures import not_awaited, spared_parts, typical_without, usual_of
 from tracekit.expected.like_transfers import message_of
@@ -40,7 +40,7 @@ def price_of(case: Case, late: F64) -> Price:
     low += models.pinned.recorded_ns - models.likely.recorded_ns
     early = case.early_model.of_traces or models.likely
     saved = (m.recorded_ns - without_link(case, m, late).step_ns(own) for m in (models.likely, early))
-    low = max(low, min(saved) - explained_from(case))
+    low = case.least_saved(low, *saved)
     beside, usual = not_awaiting(case, own, late)
     gain = models.likely.recorded_ns - without_link(case, models.likely, late).step_ns(beside, usual=usual)
     hidden = (case.waits.wait - case.waits.exposed_wait).astype(np.float64)

@@ -13,7 +13,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.hypotheses.excess_parts import paused_hosts
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders, launches_alike
-from tracekit.analysis.slowrank.price import Price, explained_from
+from tracekit.analysis.slowrank.price import Price
 from tracekit.case.case import Case
 from tracekit.case.cures import saved_by_gaps, saved_in
 from tracekit.causes import MEMORY
@@ -247,7 +247,7 @@ def _price(case: Case, found: Sequence[_Longer]) -> LongStage:
         gain = max(case.model.recorded_ns - case.model.step_ns(cured), 0.0)
         pinned, early = (m.recorded_ns - m.step_ns(cured) for m in (case.pinned_model, case.early_model))
         exact = case.residual_ns < LITTLE_SHARE * case.step_ns  # else an unseen rank may come later
-        low = max(pinned, min(gain, early) - explained_from(case)) if exact else pinned
+        low = case.least_saved(pinned, gain, early) if exact else pinned
         high = case.model.recorded_ns - case.free_model.step_ns(cured) + case.residual_ns
     price = Price.between(low, gain, min(max(high, gain), max(most, gain)))
     pace = found[0].pace if all(one.pace for one in found) else None  # one of them has more work
