@@ -50,8 +50,7 @@ def with_groups_of_places(
         {k for r in bare for k, open_ in zip(r.op, unnamed_rows(r).tolist(), strict=True) if open_}
     )
     for kind in (None, *(kinds if clocks is not None else ())):
-        classes = stream_classes(bare, clocks, by_place=True, rows=partial(_of_kind, kind=kind))
-        for streams, ways in allowed_ways(run, mesh, classes, recorded):
+        for streams, ways in allowed_ways(run, mesh, numbered.classes(clocks, kind), recorded):
             numbered.add(streams, ways, kind)
     run, renamed = named(run, numbered.ranks(), numbered.found)
     parted = _parted(run, ranks, numbered, kinds) if clocks is not None else {}
@@ -92,6 +91,28 @@ class _Numbered:
         used = (r.stream for r in self.bare.values() if r.stream is not None)
         self.free = 1 + max((int(s.max(initial=0)) for s in used), default=0)
 
+    def classes(self, clocks: Clocks | None, kind: str | None) -> list[StreamClass]:
+        """Return the classes of streams with unnamed groups, or of their operations of one `kind`, by place."""
+        bare, rows = list(self.bare.values()), partial(_of_kind, kind=kind)
+        found = stream_classes(bare, clocks, by_place=True, rows=rows)
+        return found if kind is None else [part for one in found for part in self._by_size(one, kind)]
+
+    def _by_size(self, streams: StreamClass, kind: str) -> list[StreamClass]:
+        """Return a class, divided by sizes of groups where those inferred before leave together, but not with others.
+
+        Streams of different groups may run one kind equally often.
+        """
+        places = sorted(set(streams.places))
+        before = _division(self.known, self.rows_of(streams, places, kind), self.members)
+        size = {rank: len(group) for group in before for rank in group}
+        whole = sum(map(len, before)) == len(size) and streams.streams.keys() <= size.keys()
+        if not whole or len(set(size.values())) == 1 or any(leave_apart(streams, p, before) for p in places):
+            return [streams]
+        if not all(leave_apart(streams, place, [streams.kept]) for place in places):
+            return [streams]
+        parts = (streams.of([r for r in streams.streams if size[r] == n]) for n in sorted(set(size.values())))
+        return [part for part in parts if len(part.kept) > 1]
+
     def add(self, streams: StreamClass, ways: Sequence[Way], kind: str | None) -> None:
         """Number the positions of a class by their ways, if it carries several groups or is one `kind` only."""
         by_part = by_parts(streams, ways, self.recorded)
@@ -99,8 +120,6 @@ class _Numbered:
         hints = self._hints(streams, kind)
         barred = {p: [n for n, k in enumerate(parts) if not fitting(by_part[k], h)] for p, h in hints.items()}
         found = ways_by_place(streams, parts, barred)
-        if kind is not None:
-            found = {p: n for p, n in found.items() if not self._part_of_known(streams, p, parts[n], kind)}
         for place, hint in hints.items():
             left = [n for n, key in enumerate(parts) if fitting(by_part[key], hint)]
             if len(left) == 1:
@@ -114,18 +133,6 @@ class _Numbered:
             return
         for (way, pairs), mine in sorted(places.items()):
             self._number(streams, fitting(by_part[parts[way]], dict(pairs)), mine, kind)
-
-    def _part_of_known(self, streams: StreamClass, place: int, way: Sequence[Members], kind: str) -> bool:
-        """Whether members of `way` wait as one at a place where those of the groups inferred before leave together.
-
-        Streams of different groups run one kind equally often, and ends admit parts of the wider groups on all of them.
-        """
-        before = _division(self.known, self.rows_of(streams, [place], kind), self.members)
-        if not streams.streams.keys() <= {r for g in before for r in g} or not stand_still_as_one(
-            streams, place, way
-        ):
-            return False
-        return not (stand_still_as_one(streams, place, before) or leave_apart(streams, place, before))
 
     def _beside_named(self, streams: StreamClass) -> bool:
         """Whether a stream of the class also carries operations that name their group."""
@@ -215,9 +222,7 @@ def _parted(
         ]
         _mark(lost, numbered.rows_of(streams, wrong, kind))
     for kind in kinds:
-        for streams in stream_classes(
-            list(numbered.bare.values()), by_place=True, rows=partial(_of_kind, kind=kind)
-        ):
+        for streams in numbered.classes(None, kind):
             wrong = [
                 place
                 for place, rows in numbered.open_places(streams, kind)

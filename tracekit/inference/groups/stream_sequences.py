@@ -5,8 +5,9 @@ Ranks with streams that run the same kinds in every step may be members of one g
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +54,15 @@ class StreamClass:
     doubt: float = 0.0  # uncertainty of the clocks in aligned times of two ranks, ns
     drifts: bool = False  # whether the clock rates of some ranks are unknown
     exact: tuple[int, ...] = ()  # if some are: the island of clocks of known rates that each rank is in
+
+    def of(self, ranks: Collection[int]) -> Self:
+        """Return the class of some of its ranks."""
+        rows = [row for row, rank in enumerate(self.kept) if rank in ranks]
+        return replace(
+            self, streams={rank: stream for rank, stream in self.streams.items() if rank in ranks},
+            kept=tuple(self.kept[row] for row in rows), starts=self.starts[rows], ends=self.ends[rows],
+            exact=tuple(self.exact[row] for row in rows if self.exact),
+        )  # fmt: skip
 
     def exact_pairs(self, groups: Iterable[Sequence[int]]) -> I64:
         """Return the (first, other) rows of each of `groups` in each island of `exact`, shape (2, pairs).
