@@ -19,6 +19,16 @@ def test_a_device_slow_in_every_kernel_is_named(tmp_path):
     assert found.what_if.slowdown > 1.2
 
 
+@pytest.mark.parametrize("lost", [(0, 5), (5,)])
+def test_reproduced_waits_prove_what_a_lone_device_costs(tmp_path, lost):
+    """The model explains waits that were not matched; with their recorded lengths a cure would save nothing."""
+    found = analyse(job(tmp_path, grid(tp=2, pp=4), slow={4: 1.3}, lost=lost, steps=5))
+    assert [s.rank for s in found.suspects] == [4]
+    (suspect,) = found.suspects
+    assert suspect.lost_ms_low > 0.9 * suspect.lost_ms_per_step
+    assert suspect.lost_ms_low < 1.775 < suspect.lost_ms_high  # what all traces show
+
+
 def test_more_kernels_are_more_work(tmp_path):
     """One more kernel a step, of a name that no other stage runs."""
     found = analyse(job(tmp_path, LINE, accident=(2, None, 1500)))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
+from tracekit.analysis.slowrank import suspects
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.expected.like_with_like import noise_of
 from tracekit.step_graph.statistics import MAD_TO_SIGMA
@@ -89,6 +90,13 @@ def test_waits_show_that_one_rank_loads_alone(tmp_path, mesh, lost):
 def test_without_another_group_the_role_stays_open(tmp_path, loads):
     found = analyse(job(tmp_path, grid(tp=4, dp=2), idle=loading(0, loads), lost=(4, 5, 6, 7)))
     assert (found.verdict, [c.rank for c in found.candidates]) == ("inconclusive", [0])
+
+
+def test_a_host_that_launches_slowly_has_no_role(tmp_path, monkeypatch):
+    """Ranks that load pause at a few places; a host that launches slowly is late throughout."""
+    monkeypatch.setattr(suspects, "pace_beside", lambda *_: (30.0, 10.0))
+    found = analyse(job(tmp_path, grid(tp=4, dp=2), idle=loading(0, (0, 4)), lost=(4, 5, 6, 7)))
+    assert (found.verdict, [s.rank for s in found.suspects]) == ("slow_rank", [0])
 
 
 def test_a_slow_device_has_no_role(tmp_path):

@@ -162,6 +162,34 @@ def test_a_refuted_group_leaves_no_operation_behind(tmp_path):
     assert all(set(r.group[mine].tolist()) == {-1} for r, mine in zip(found, reduces, strict=True))
 
 
+def test_streams_of_other_groups_run_a_kind_as_often(tmp_path):
+    """Ranks 0-3 are one group, in which pairs come together; on the other stage each pair is a group of its own."""
+    groups = (WORLD, *(Group(n, m, (), ()) for n, m in enumerate([(0, 1, 2, 3), (4, 5), (6, 7)], 1)))
+    lines = {rank: [] for rank in range(8)}
+    for call in range(1, 9):
+        for rank, line in lines.items():
+            at, pair = 1000.0 * call, rank // 2
+            line += [step(call, at, 900), comm(at + rank, 20 - rank, 0, seq=call, stream=24)]
+            for begin in (at + 300, at + 600):
+                late = (pair * call % 3) * 40 + 60 * (rank % 2)
+                alone, ends = (
+                    (begin + late, begin + (pair * call % 3) * 40 + 61),
+                    (begin + 100 * pair, begin + 150),
+                )
+                begins, end = ends if rank < 4 else alone
+                line.append(comm(begins, end - begins, max(1, pair), "reduce_scatter", stream=20))
+    ranks = [recorded(r, *lines[r], groups=groups) for r in range(8)]
+    scatters = [np.array(r.op) == "reduce_scatter" for r in ranks]
+    ranks = [replace(r, inferred=mine) for r, mine in zip(ranks, scatters, strict=True)]
+    run = replace(job(tmp_path, grid(dp=8)), groups=groups)
+    ops = match(ranks, run.groups)
+    found, named = with_groups_of_places(run, list(ops.per_rank.values()), grid(cp=2, dp=2, pp=2), align(ops))
+    members = {g.group: g.ranks for g in found.groups}
+    for rank, mine in zip(named, scatters, strict=True):
+        own = next(g.ranks for g in groups[1:] if rank.rank in g.ranks)
+        assert {members[int(n)] for n in rank.group[mine]} == {own}
+
+
 def test_groups_of_rare_calls_divide_a_flat_world(tmp_path):
     """The mesh is chosen before a common clock shows these groups, as one group of all ranks, and again with them."""
     lines = ((0, 1, 2, 3), (4, 5, 6, 7))
