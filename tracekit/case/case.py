@@ -127,10 +127,7 @@ class Case(Measured):
         return self.model.missed_ns(self)
 
     def least_saved(self, pinned: float, *likely: float) -> float:
-        """The larger of two bounds of what a cure saves at least, ns: `pinned`, or `likely` models beyond their error.
-
-        A likely model takes unmatched waits that it reproduces for waits for the cured ranks.
-        """
+        """What a cure saves at least, ns: its saving `pinned`, or the `likely` ones beyond the error of the model."""
         return max(pinned, min(likely) - NORMAL_95 * self.residual_ns)
 
     @cached_property

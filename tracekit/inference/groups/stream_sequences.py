@@ -191,7 +191,7 @@ def _streams(rank: RankOps, chosen: Mask, *, mixed: bool = False) -> list[_Strea
         inside = {s: r for s, r in steps.items() if s != NO_GROUP} or steps
         usual = Counter(_kinds(rank, r) for r in inside.values()).most_common(1)[0][0]
         sizes = np.unique(rank.group_size[mine]) if rank.group_size is not None else np.zeros(0)
-        sizes = sizes[sizes != NO_GROUP]
+        sizes = sizes[(sizes != NO_GROUP) | mixed]  # a stream of several groups counts members of one only
         found.append(_Stream(rank, stream, int(sizes[0]) if len(sizes) == 1 else NO_GROUP, inside, usual))
     return found
 

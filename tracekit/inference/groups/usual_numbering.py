@@ -200,7 +200,7 @@ def only_of_size(run: Run, ranks: Sequence[RankOps], world: Members) -> dict[tup
     """Return (rank, stream) → the only group of the rank's files with as many members as operations there count.
 
     Files that name a group besides that of all ranks list all groups of their rank. A stream with operations that name
-    a group may carry several.
+    a group, or count no members, may carry several.
     """
     listed, found = listed_groups(run), dict[tuple[int, int], Members]()
     for rank in ranks:
@@ -208,7 +208,7 @@ def only_of_size(run: Run, ranks: Sequence[RankOps], world: Members) -> dict[tup
         if rank.stream is None or rank.group_size is None or not groups - {world}:
             continue
         for stream in np.setdiff1d(rank.stream[open_], rank.stream[rank.group != NO_GROUP]).tolist():
-            counted = set(rank.group_size[open_ & (rank.stream == stream)].tolist()) - {-1}
+            counted = set(rank.group_size[open_ & (rank.stream == stream)].tolist())
             fitting = [group for group in groups if {len(group)} == counted]
             if len(fitting) == 1:
                 found[rank.rank, stream] = fitting[0]
