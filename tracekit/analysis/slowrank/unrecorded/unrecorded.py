@@ -20,7 +20,7 @@ from tracekit.step_graph.replay import StepModel
 from tracekit.step_graph.table_model import TableModel
 from tracekit.step_graph.unseen_delays import explained_ns, left_ns, missed_ns
 from tracekit.step_graph.unseen_ranks import StandIns, with_unseen
-from tracekit.thresholds.slowrank import MINOR, MOST_STRETCHED
+from tracekit.thresholds.slowrank import LITTLE_SHARE, MINOR, MOST_STRETCHED
 from tracekit.units import F64, I64, ms
 
 
@@ -38,7 +38,7 @@ class Unseen:
 
 
 def with_typical_unseen(case: Case) -> Case | None:
-    """`case` with unrecorded ranks in its model; None where they do not matter, or the model misses more with them.
+    """`case` with unrecorded ranks in its model; None where they do not matter, or the model misses clearly more.
 
     The waits in complete operations show which model holds: waits for unrecorded ranks keep their lengths in the other.
     """
@@ -48,7 +48,8 @@ def with_typical_unseen(case: Case) -> Case | None:
     found = _stand_ins(case)
     if found is None or left_ns(case, found.model) >= case.threshold_ns:
         return None
-    if not found.relayed and missed_ns(case, found.model) > missed_ns(case, case.timeline):
+    much = max(missed_ns(case, case.timeline), LITTLE_SHARE * case.step_ns)
+    if not found.relayed and missed_ns(case, found.model) > much:
         return None
     slowest = _with_unseen(case, case.pinned_model, copied=found.copied) if found.relayed else None
     return replace(case, model=found.model, seen=case.model, slowest=slowest.model if slowest else None)
