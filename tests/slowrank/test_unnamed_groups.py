@@ -257,8 +257,11 @@ def test_a_collective_that_counts_everybody_is_the_worlds(tmp_path):
     assert all({members[int(n)] for n in rank.group} == {tuple(range(8))} for rank in named)
 
 
-def graphs(calls, shift, size=None):
-    """A few collectives of eight ranks that name no group; those of odd ranks end ever later by `shift` ns."""
+def graphs(calls, shift, size=None, counted=np.inf):
+    """A few collectives of eight ranks that name no group; those of odd ranks end ever later by `shift` ns.
+
+    The first of them count `size` members, as many as are `counted`.
+    """
     return [
         recorded(
             r,
@@ -266,7 +269,7 @@ def graphs(calls, shift, size=None):
                 comm(
                     *(1000.0 * n + 10 * r, 90 - 10 * r + (shift * n * n if r % 2 else 0), None),
                     stream=20,
-                    group_size=size,
+                    group_size=size if n < counted else None,
                 )
                 for n in range(calls)
             ],
@@ -294,15 +297,18 @@ def test_the_only_listed_group_takes_what_names_none(tmp_path, sizes, calls, shi
     assert all((rank.group == 0).all() == named for rank in found)
 
 
-@pytest.mark.parametrize(("size", "group"), [(4, 1), (2, -1), (None, -1)])
-def test_only_listed_group_of_a_size_takes_its_streams(tmp_path, size, group):
-    """Ends that drift apart show no group; two listed groups have two members, and one has four."""
+@pytest.mark.parametrize(("size", "counted", "group"), [(4, 5, 1), (4, 1, -1), (2, 5, -1), (None, 5, -1)])
+def test_only_listed_group_of_a_size_takes_its_streams(tmp_path, size, counted, group):
+    """Ends that drift apart show no group; two listed groups have two members, and one has four.
+
+    A stream with calls that count none may carry other groups as well.
+    """
     lists = (tuple(range(8)), (0, 1, 2, 3), (0, 1), (0, 2))
     listed = tuple(Group(n, ranks, (), ()) for n, ranks in enumerate(lists))
     run = job(tmp_path, grid(dp=8))
     records = tuple(replace(r, groups=(0, 1, 2, 3) if r.rank == 0 else (0,)) for r in run.ranks)
     run = replace(run, groups=listed, ranks=records)
-    _, found = with_groups_of_streams(run, graphs(5, 40, size), None, None)
+    _, found = with_groups_of_streams(run, graphs(5, 40, size, counted), None, None)
     assert set(found[0].group.tolist()) == {group}
 
 
