@@ -74,7 +74,8 @@ def with_groups_of_streams(
     mesh = _mesh(run, ranks, sizes, order) if silent else None
     if mesh is None:
         return run, ranks
-    if sizes is not None and mesh.stages == 1:  # no stage sends to another one, so that two ranks exchange
+    known = sizes is not None or several_listed(run, mesh).keys() >= {r.rank for r in ranks}
+    if known and mesh.stages == 1:  # no stage sends to another one, so that two ranks exchange
         return with_all_to_alls(run, ranks, mesh, least=2)
     return with_all_to_alls(run, ranks, mesh)
 
