@@ -22,8 +22,11 @@ WORLD = Group(0, tuple(range(8)), (), ())
 PAIRS = [(0, 1), (2, 3), (4, 5), (6, 7)]
 
 
-def dealt(groups, *, ring=False, jitter=300.0, calls=20, seed=0, more=()):
-    """Eight ranks that exchange within `groups`, and run `more`; in a `ring` each waits for those beside it only."""
+def dealt(groups, *, ring=False, jitter=300.0, calls=20, seed=0, more=None, lists=(WORLD,)):
+    """Eight ranks that exchange within `groups`, and run `more`; in a `ring` each waits for those beside it only.
+
+    The calls of `more`, by rank, name groups in `lists`.
+    """
     rng = np.random.default_rng(seed)
     lines = {r: [] for r in range(8)}
     for call in range(calls):
@@ -33,7 +36,9 @@ def dealt(groups, *, ring=False, jitter=300.0, calls=20, seed=0, more=()):
                 near = [came[i - 1], came[i], came[(i + 1) % len(group)]] if ring else came
                 end = max(near) + 100 + rng.uniform(0, 1)
                 lines[rank] += [row("kernel", KERNEL, came[i], end - came[i], stream=24), gemm(end + 1, 90)]
-    return [recorded(r, *lines[r], *more, groups=[WORLD] if more else []) for r in range(8)]
+    return [
+        recorded(r, *lines[r], *more(r), groups=lists) if more else recorded(r, *lines[r]) for r in range(8)
+    ]
 
 
 def answered(folder, ranks):
@@ -78,9 +83,31 @@ def test_ranks_of_no_pipeline_exchange_in_pairs(tmp_path, mesh, exchanged):
 @pytest.mark.parametrize(("kind", "exchanged"), [("reduce_scatter", True), ("all_reduce", False)])
 def test_ranks_of_one_stage_exchange_in_pairs(tmp_path, kind, exchanged):
     """Ranks that scatter the same sums hold one model; a norm is reduced over all stages of a pipeline as well."""
-    ranks = dealt(PAIRS, more=[comm(30_000, 90, 0, kind, stream=20)])
+    ranks = dealt(PAIRS, more=lambda rank: [comm(30_000, 90, 0, kind, stream=20)])
     _, ranks = with_groups_of_streams(job(tmp_path, grid(dp=8)), ranks, None, None)
     assert all(set(rank.op) == {"all_to_all" if exchanged else "send_recv", kind} for rank in ranks)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_listed_groups_show_that_no_stage_sends(tmp_path, listed):
+    """Data groups of four, in which pairs exchange, and tensor groups of two are a mesh without a pipeline."""
+    tensor, data = [(r, r + 1) for r in range(0, 8, 2)], [(0, 2, 4, 6), (1, 3, 5, 7)]
+    pairs = [(0, 2), (1, 3), (4, 6), (5, 7)]
+    kinds = {"TENSOR_MODEL": tensor, "DATA": data, "EXPERT_MODEL": pairs}
+    every = [(ranks, f"{kind}_PARALLEL_GROUP") for kind, of in kinds.items() for ranks in of]
+    groups = tuple(Group(n, ranks, (), (desc,)) for n, (ranks, desc) in enumerate(every))
+
+    def named(rank):
+        mine = [g.group for g in groups if rank in g.ranks and g.ranks not in pairs]
+        return [comm(30_000 + 1000 * n, 90, n, stream=20 + n) for n in mine]
+
+    run = job(tmp_path, grid(dp=8))
+    lists = [tuple(g.group for g in groups if r.rank in g.ranks) * listed for r in run.ranks]
+    records = tuple(replace(r, groups=mine) for r, mine in zip(run.ranks, lists, strict=True))
+    run = replace(run, groups=groups, ranks=records)
+    _, ranks = with_groups_of_streams(run, dealt(pairs, more=named, lists=groups), None, None)
+    found = {op for rank in ranks for op in rank.op} - {"all_reduce"}
+    assert found == {"all_to_all" if listed else "send_recv"}
 
 
 def test_messages_that_tell_anything_are_not_silent():
