@@ -16,7 +16,7 @@ from tracekit.findings import Cause
 from tracekit.step_graph.delays import levels
 from tracekit.step_graph.statistics import Excess, chance_of, errors_of_chance, excess, usual_of_others
 from tracekit.steps.medians import of_rows, sampled
-from tracekit.steps.step_kernels import LongerKernels, longer_kernels
+from tracekit.steps.step_kernels import LongerKernels, beside_steps, longer_kernels, whole_columns
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
     CHANCE,
@@ -131,10 +131,8 @@ def _z_of_coming_last(run: Measured, rank: int, longest: I64) -> float:
     return max(errors_of_chance(max(odds, sys.float_info.min)), 0.0)
 
 
-# Devices that were slow throughout one step: not an accident of one operation, although it did not recur.
-#
-# Where few steps were recorded, an intermittent fault may show in only one of them. It lengthens nearly all
-# kernels of that step by a common factor. A profiler that starts, a checkpoint or a pause keeps the device
+# One slow step of few that is no accident: the rank is as slow in what was recorded beside whole steps, or nearly all
+# kernels of the step are longer by a common factor. A profiler that starts, a checkpoint or a pause keeps the device
 # waiting, an accident lengthens one kernel, and uneven data lengthens the kernels that follow the data.
 
 
@@ -157,19 +155,33 @@ def slow_throughout(run: Measured, found: Excess, row: int) -> bool:
 
 
 def _throughout(run: Measured, found: Excess, rows: I64) -> frozenset[int]:
-    """The rows among `rows` with devices that were slow throughout their longest step."""
+    """The rows among `rows` with a longest step that is no accident: slow throughout it, or beside whole steps too."""
     worst = rows[np.argsort(-found.mean[rows], kind="stable")][:RANKS_SAMPLED].tolist()
-    slow = [row for row in worst if run.on_gpu(row)]
+    columns = {row: int(np.nanargmax(found.value[row])) for row in worst if run.on_gpu(row)}
     kernels = cache(run.kernels)
-    columns = {row: int(np.nanargmax(found.value[row])) for row in slow}
+
+    def fills(row: int, column: int) -> bool:
+        peers = [kernels(peer) for peer in _peers(run, row, column, columns)]
+        return fills_step(longer_kernels(kernels(row), peers, column), float(found.value[row, column]))
+
     return frozenset(
         row
         for row, column in columns.items()
         if not _shared(run, row, {r for r, c in columns.items() if c == column})
-        and fills_step(
-            longer_kernels(kernels(row), [kernels(r) for r in _peers(run, row, column, columns)], column),
-            float(found.value[row, column]),
-        )
+        and (fills(row, column) or recurs_beside(run, found, row, columns))
+    )
+
+
+def recurs_beside(run: Measured, found: Excess, row: int, suspects: Collection[int]) -> bool:
+    """Whether a rank exceeds its peers beside its whole steps as well, as its longest step lets expect of their length.
+
+    `suspects` are no peers.
+    """
+    longest, column = float(np.nanmax(found.value[row])), int(np.nanargmax(found.value[row]))
+    peers = _peers(run, row, column, {row, *suspects})
+    return column in whole_columns(run.steps, row) and any(
+        over >= max(run.threshold_ns, MAJORITY * min(many, 1.0) * longest)
+        for over, many in beside_steps(run.ops, run.steps, row, peers)
     )
 
 

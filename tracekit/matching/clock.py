@@ -107,7 +107,7 @@ def align(ops: Operations) -> Clocks:
             shift, rate = line_through(theirs - mine, theirs, CLOCK_FIT_FROM if few else 0)
             lead = float(np.median(mine - theirs))
             neighbours[a].append((b, shift, rate, lead))
-            neighbours[b].append((a, *_inverse(shift, rate, lead)))
+            neighbours[b].append((a, -shift + rate * lead, -rate, -lead))  # the same line, seen from there
     offset, rates, island = _walk(ops.ranks, neighbours)
     clocks = Clocks(offset, rates, island, origin, 0.0)
     _join_islands(ops, clocks)
@@ -115,11 +115,6 @@ def align(ops: Operations) -> Clocks:
     residual = float(np.median(np.concatenate(errors))) if errors else 0.0
     exactly, surely = ({r: sets.find(r) for r in ops.ranks} for sets in (exact, fitted))
     return Clocks(offset, rates, island, origin, residual, clocks.doubt, exactly, surely)
-
-
-def _inverse(shift: float, rate: float, lead: float) -> tuple[float, float, float]:
-    """Return the same line seen from the other rank; its clock is ahead by `lead`."""
-    return -shift + rate * lead, -rate, -lead
 
 
 def _errors(clocks: Clocks, a: int, b: int, ends: F64) -> F64:

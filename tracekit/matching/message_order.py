@@ -37,17 +37,17 @@ def instance_keys(
     If most operations carry sequence numbers, an operation without one matches none: its order would shift the others.
     """
     if not p2p and all((seq[s] >= 0).mean() >= COUNTED_SHARE for s in sides):
-        return [np.where(seq[s] >= 0, _with_occurrence(seq[s]), -1 - s) for s in sides]
+        each = (
+            np.minimum(_occurrence(seq[s]), _COALESCED - 1) for s in sides
+        )  # coalesced calls share a number
+        return [
+            np.where(seq[s] >= 0, seq[s] * _COALESCED + n, -1 - s) for s, n in zip(sides, each, strict=True)
+        ]
     if all((step[s] != NO_STEP).any() for s in sides):
         return _by_step(sides, step)
     if len({len(s) for s in sides}) == 1 and all((tokens[1][s] == tokens[1][sides[0]]).all() for s in sides):
         return [np.arange(len(s)) for s in sides]
     return _aligned(sides, end, tokens)
-
-
-def _with_occurrence(keys: I64) -> I64:
-    """Return `keys` made unique by order, because coalesced calls share a sequence number."""
-    return keys * _COALESCED + np.minimum(_occurrence(keys), _COALESCED - 1)
 
 
 def _occurrence(keys: I64) -> I64:

@@ -144,7 +144,7 @@ def _pairs(run: Measured) -> tuple[I64, I64]:
 def _queues(run: Measured, rows: I64) -> I64:
     """Return a number for each of the operations `rows`: equal if they are in one queue of their rank."""
     ops, stream = run.ops, _per_rank(run, lambda r: r.stream)[rows]
-    on_stream = run.in_message[rows] & (_per_rank(run, _device_streams)[rows] >= 0)
+    on_stream = run.in_message[rows] & (_per_rank(run, lambda r: r.stream if r.on_gpu else None)[rows] >= 0)
     where = np.where(on_stream, stream, ops.channel[rows])
     lane = numbered_rows(ops.rank[rows], on_stream, where)[1]
     queue = numbered_rows(lane, stream)[1]
@@ -154,11 +154,6 @@ def _queues(run: Measured, rows: I64) -> I64:
     beside = crossing & (ops.start[rows[other]] + QUEUED_NS < ops.end[rows[one]])
     apart = np.isin(lane, lane[one[beside]])
     return np.asarray(np.where(apart, queue, -1 - lane), np.int64)
-
-
-def _device_streams(rank: RankOps) -> I64 | None:
-    """Return the streams of a rank's operations; None where threads of the host carry them out."""
-    return rank.stream if rank.on_gpu else None
 
 
 def _behind(run: Measured, this: I64, behind: I64, *, free: bool) -> tuple[I64, I64]:

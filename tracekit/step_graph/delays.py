@@ -67,7 +67,7 @@ def _lines_of_one_level(lines: Iterable[F64]) -> tuple[float, list[F64]] | None:
     while known:
         cuts = [[place] if cut else [] for place, cut in zip(at, two, strict=True)]
         parts = [part for line, cut in zip(known, cuts, strict=True) for part in np.split(line, cut)]
-        every = np.concatenate([_spacings(part) for part in parts])
+        every = np.concatenate([np.diff(part) / _usual_spacings(len(part)) for part in parts])
         doubt = 1.0 + 1.0 / (MEDIAN_OF_SPACINGS * np.sqrt(len(every)))  # one standard error of the median
         noise = float(np.median(every) / MEDIAN_OF_SPACINGS * doubt)
         kept = two & (apart > Z_LIMIT * noise)
@@ -119,11 +119,6 @@ def _split(ascending: F64) -> int:
     above, sums = len(ascending) - below, np.cumsum(ascending)
     apart = (sums[-1] - sums[:-1]) / above - sums[:-1] / below
     return 1 + int(np.argmax(below * above * np.square(apart)))
-
-
-def _spacings(ascending: F64) -> F64:
-    """The spacings of values in order, over those of as many normal values, ns."""
-    return np.diff(ascending) / _usual_spacings(len(ascending))
 
 
 @cache

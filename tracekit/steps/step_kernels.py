@@ -2,6 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product, starmap
+from operator import itemgetter
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -10,13 +14,15 @@ from tracekit.intervals import covered_until, union
 from tracekit.matching.match import Operations
 from tracekit.rank_events.compute import communicates
 from tracekit.rank_events.event_columns import categories, ints, matches
+from tracekit.rank_events.operation_names import MESSAGES
 from tracekit.steps.medians import median_by_column
 from tracekit.steps.steps import Steps, windows_of
 from tracekit.store import Run
 from tracekit.thresholds.slowrank import MAJORITY
 from tracekit.thresholds.tables import DEVICE_ROUNDING_NS, HOST_GAP_NS, LIKE_SHARE
-from tracekit.units import F64, I64
+from tracekit.units import F64, I32, I64
 
+_MESSAGES: Final = (*MESSAGES, "send_recv")  # a recording may show the direction of some alone
 _COLUMNS = ["ts", "dur", "cat", "name", "stream", "external_id", "collective"]
 
 
@@ -47,18 +53,10 @@ class StepKernels:
         )  # fmt: skip
 
 
-def kernels_in_steps(run: Run, ops: Operations, steps: Steps, row: int) -> StepKernels:
-    """Return the kernels of the rank in `row`."""
-    rank = steps.ranks[row]
-    columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
-    return _within(run, ops, rank, columns, *windows_of(ops, steps, rank, columns))
-
-
-def copies_in_steps(run: Run, ops: Operations, steps: Steps, row: int) -> StepKernels:
-    """Return the copies of memory by the device of the rank in `row`, on all streams."""
-    rank = steps.ranks[row]
-    columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
-    return _within(run, ops, rank, columns, *windows_of(ops, steps, rank, columns), of="gpu_memcpy")
+def kernels_in_steps(run: Run, ops: Operations, steps: Steps, row: int, of: str = "kernel") -> StepKernels:
+    """Return the kernels of the rank in `row`, or the copies of memory by its device: `of` "gpu_memcpy"."""
+    rank, columns = steps.ranks[row], np.flatnonzero(np.isfinite(steps.own[row])).tolist()
+    return _within(run, ops, rank, columns, *windows_of(ops, steps, rank, columns), of=of)
 
 
 def kernels_recorded(run: Run, ops: Operations, steps: Steps, row: int) -> StepKernels:
@@ -87,6 +85,66 @@ def whole_columns(steps: Steps, row: int) -> list[int]:
     cut = None if steps.cut is None else steps.cut.number
     known = np.flatnonzero(np.isfinite(steps.own[row])).tolist()
     return [column for column in known if steps.numbers[column] != cut]
+
+
+def beside_steps(ops: Operations, steps: Steps, row: int, peers: Sequence[int]) -> list[tuple[float, float]]:
+    """Return (excess of the rank in `row` over `peers`, ns; the steps that it lasts) before and after its whole steps.
+
+    What is longer on a typical peer as well is no excess, as where a program warms up.
+    """
+    theirs = [_beside(ops, steps, peer, [p for p in peers if p != peer]) for peer in peers]
+    usual = [np.median([sides[side][0] for sides in theirs] or [0.0]) for side in (0, 1)]
+    mine = zip(_beside(ops, steps, row, peers), usual, strict=True)
+    return [(over - max(float(less), 0.0), many) for (over, many), less in mine]
+
+
+def _beside(ops: Operations, steps: Steps, row: int, peers: Sequence[int]) -> list[tuple[float, float]]:
+    """Return `beside_steps` over whole steps of `peers`.
+
+    The operations from the border on are compared with the same ones of such steps, as far as they agree: all, or the
+    collectives alone, because hosts issue messages among them in changing order.
+    """
+    found, whole = [(0.0, 0.0), (0.0, 0.0)], whole_columns(steps, row) if steps.labelled else []
+    there = [(peer, column) for peer in peers for column in whole_columns(steps, peer)]
+    step = max(float(np.median([steps.own[place] for place in there] or [0.0])), 1.0)
+    for (side, back), talks in product(enumerate((True, False)), (True, False)) if whole else ():
+        course, border = partial(_course, ops, steps, back=back, messages=talks), whole[0 if back else -1]
+        kinds, (made, took) = course(row, border)[0], course(row, border, beside=True)
+        usual = [
+            spent for named, spent in starmap(course, there) if len(kinds) and np.array_equal(named, kinds)
+        ]
+        same = int(np.argmin(np.append(made == np.resize(kinds, len(made)), False))) if usual else 0
+        if same:
+            steps_before, last = divmod(same - 1, len(kinds))
+            due = steps_before * step + float(np.median([spent[last] for spent in usual]))
+            found[side] = max(found[side], (float(took[same - 1]) - due, due / step), key=itemgetter(1))
+    return found
+
+
+def _course(
+    ops: Operations, steps: Steps, row: int, column: int, *, back: bool, messages: bool, beside: bool = False
+) -> tuple[I32, I64]:
+    """Return the kinds of the operations of a step, or `beside` it, in order of issue, and the own time until each, ns.
+
+    `back`: in reverse order, from the end of the step or before its begin. Without `messages`, only collectives.
+    """
+    rank = steps.ranks[row]
+    where, issued = ops.of(rank), ops.per_rank[rank].issued
+    inside = ops.step[where] == steps.numbers[column]
+    if beside:
+        capture = np.searchsorted(ops.per_rank[rank].begins, ops.start[where], side="right")
+        here = issued < issued[inside].min() if back else issued > issued[inside].max()
+        inside = here & ~inside & (capture == capture[inside][0])
+    kinds = ops.kinds[1][where]
+    talks = np.isin(kinds, [n for n, name in enumerate(ops.kinds[0]) if name in _MESSAGES])
+    rows = np.flatnonzero(inside & (messages | ~talks))
+    rows = rows[np.lexsort((rows, issued[rows]))]
+    begins, ends = windows_of(ops, steps, rank, [column])
+    border = int(ops.progress[rank].at(begins if back == beside else ends)[0])
+    kinds = np.where(talks, -1, kinds)[rows]
+    if back:
+        return kinds[::-1], border - ops.at_start[where][rows][::-1]
+    return kinds, ops.at_end[where][rows] - border
 
 
 def _within(

@@ -12,7 +12,7 @@ from tracekit.case.case import Case, without_steps
 from tracekit.case.opened import opened, quality_of, ranks_of
 from tracekit.findings import Quality, StepsFinding
 from tracekit.findings.diff import ComparedRun
-from tracekit.steps.step_kernels import copies_in_steps, kernels_in_steps
+from tracekit.steps.step_kernels import kernels_in_steps
 from tracekit.store import Run
 from tracekit.timing.measured import StepRange
 from tracekit.units import F64, ms
@@ -62,7 +62,7 @@ class Side:
         whole = np.isfinite(case.steps.own[[case.steps.row(r) for r in asked]]).sum(axis=0)
         for rank in asked:
             asked_of = case.run, case.ops, case.steps, case.steps.row(rank)
-            for found in (kernels_in_steps(*asked_of), copies_in_steps(*asked_of)):
+            for found in (kernels_in_steps(*asked_of), kernels_in_steps(*asked_of, of="gpu_memcpy")):
                 names, code = np.unique(found.name.astype(str), return_inverse=True)
                 cell, of = np.unique(code * len(whole) + found.column, return_inverse=True)
                 for at, ns in zip(cell.tolist(), np.bincount(of, found.lasted).tolist(), strict=True):

@@ -48,6 +48,7 @@ from tracekit.case.case import Case
 from tracekit.case.cures import saved_ns, typical_without
 from tracekit.case.wording import first_in_words, listed, of_step, slow_transfers
 from tracekit.causes import CAUSES, CPU_LAUNCH, NETWORK
+from tracekit.expected.excess import recurs_beside
 from tracekit.expected.nodes import NAME_NODES, UNPLACED, whole_part
 from tracekit.findings import Cause, Cure, Suspect
 from tracekit.findings import Evidence as Shown
@@ -93,8 +94,8 @@ def _blame_proven(case: Case, found: Hypothesis) -> Answer:
     if part := whole_part(case, [s.rank for s in suspects]):
         reason += f"; they are {part}"
     if found.rows[0] in case.found.throughout:
-        only = f"it is the only such step of {len(case.steps.numbers)} recorded, but the slowness lasts all of it"
-        reason += f"; {only}: nearly all kernels of the device took longer"
+        lasts = _RECURS if recurs_beside(case, case.found, found.rows[0], found.rows) else _THROUGHOUT
+        reason += f"; it is the only such step of {len(case.steps.numbers)} recorded, but {lasts}"
     answer = blame(case, reason, tuple(suspects), found.gain)
     return blame_peer_copies(case, answer) if answer.cause == NETWORK else answer
 
@@ -178,6 +179,8 @@ def _not_saved(case: Case, found: Hypothesis) -> float:
     return float(np.linalg.norm([error, replayed, min(NORMAL_95 * LITTLE_SHARE * case.step_ns, slower)]))
 
 
+_THROUGHOUT: Final = "the slowness lasts all of it: nearly all kernels of the device took longer"
+_RECURS: Final = "the rank works as much longer in what was recorded beside the compared steps"
 _Found = TypeVar("_Found", LongStage, SlowLink)
 
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
 from tracekit.analysis.slowrank.answers import culprit_answers, harmless, late_hosts
 from tracekit.analysis.slowrank.answers.hidden_rank import with_hidden_rank, with_most_of_it
 from tracekit.analysis.slowrank.decision import culprits, gaps, limits, no_culprit
@@ -17,6 +19,7 @@ from tracekit.analysis.slowrank.gaps.recurrence import step_in_words
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.unrecorded.unrecorded import with_typical_unseen
 from tracekit.case.case import Case, without_steps
+from tracekit.case.wording import listed
 from tracekit.findings import Quality
 
 Rule = Callable[[Evidence], Answer | None]
@@ -66,6 +69,7 @@ def concluded(case: Case) -> tuple[Case, Answer]:
 
 def _challenged(case: Case) -> tuple[Case, Answer]:
     """The answer about all steps of a case after all challenges, and the case that it rests on."""
+    case = _of_their_steps(case)
     case = with_typical_unseen(case) or case  # with ranks without a trace, if that reproduces the recording
     answer = decide(case)
     for challenge in CHALLENGES:
@@ -73,6 +77,15 @@ def _challenged(case: Case) -> tuple[Case, Answer]:
         if left is not answer:
             answer = replace(left, rules=(*answer.rules, challenge.__name__))
     return case, answer
+
+
+def _of_their_steps(case: Case) -> Case:
+    """`case` without steps that ranks which are slow in one recorded in part: what they cost there is unknown."""
+    lacks = np.flatnonzero(np.isnan(case.steps.own[sorted(case.found.throughout)]).any(axis=0))
+    lacking = [case.steps.numbers[column] for column in lacks.tolist()]
+    detail = f"left out because a rank that is slow recorded a part: {listed(lacking)}"
+    note = Quality("partial_steps", None, len(lacking), detail)
+    return without_steps(case, lacking, note) if 0 < len(lacking) < len(case.steps.numbers) else case
 
 
 def decide(case: Case) -> Answer:

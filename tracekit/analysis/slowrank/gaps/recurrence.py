@@ -18,8 +18,7 @@ from tracekit.analysis.slowrank.hypotheses.suspect_work import (
 from tracekit.case.case import Case
 from tracekit.case.cures import saved_ns, typical_without
 from tracekit.case.wording import ranks_in_words
-from tracekit.expected.excess import recurs, slow_throughout
-from tracekit.steps.medians import median_by_column
+from tracekit.expected.excess import recurs, recurs_beside, slow_throughout
 from tracekit.steps.step_kernels import longest_beyond
 from tracekit.thresholds.slowrank import CLEARLY_MORE, MAJORITY, MINOR, NO_ACCIDENT, PROVING_STEPS, STEP_PARTS
 from tracekit.units import I64, Mask, ms
@@ -96,27 +95,18 @@ def costs_in_others(case: Case, rows: I64, gain: float) -> bool:
     """Whether slowness of `rows` that costs `gain` (ns a step) still costs something without their longest step.
 
     The rest must reach the threshold by itself, or the share MINOR of `gain`; true where only one step was recorded.
-    In a step that windows cut, later waits of the others are not recorded: there the excess itself must recur.
+    Beside whole steps, later waits of the others are not recorded: there the excess itself must recur.
     """
     many = len(case.steps.numbers)
     if many < 2:
         return True
     cured = typical_without(case, rows)
     longest = int(np.argmax(np.nan_to_num(case.found.value[rows]).sum(axis=0)))
-    if _recurs_in_cut(case, rows, longest):
+    if any(recurs_beside(case, case.found, row, rows.tolist()) for row in rows.tolist()):
         return True
     cured[rows, longest] = case.steps.own[rows, longest]
     rest = saved_ns(case, rows, cured)
     return rest > MINOR * gain or rest * many / (many - 1) > case.threshold_ns
-
-
-def _recurs_in_cut(case: Case, rows: I64, longest: int) -> bool:
-    """Whether `rows` exceed their peers in a cut step as well, by most of the share of work as in their longest one."""
-    cut = case.steps.cut
-    if cut is None or case.steps.numbers[longest] == cut.number:
-        return False
-    share = np.nan_to_num(case.found.value[rows]).sum(axis=0) / median_by_column(case.steps.own)
-    return bool(share[case.steps.numbers.index(cut.number)] >= MAJORITY * share[longest] > 0)
 
 
 def others_prove_health(case: Case, found: OneStep) -> bool:
@@ -140,8 +130,9 @@ def _was_an_accident(case: Case, found: OneStep) -> bool:
     if few and (slow_throughout(case, case.found, found.row) or late_loaders(case, (found.row,))):
         return False
     longer = float(case.found.value[found.row, found.column])
+    computes = case.on_gpu(found.row) and case.met.peers.beyond(case.computed)[found.row, found.column]
     started = (
-        found.column == known[0] and not _computes_longer(case, found) and _begins_late(case, found, longer)
+        found.column == known[0] and not computes >= MAJORITY * longer and _begins_late(case, found, longer)
     )
     if _held_up_elsewhere(case, found, longer):
         return False
@@ -195,14 +186,6 @@ def _no_accident_in_one(case: Case, found: OneStep, longer: float) -> bool:
     steps = int(np.isfinite(case.found.value[found.row]).sum())
     kernels = case.kernels(found.row)
     return longer - longest_beyond(kernels, found.column) >= case.threshold_ns * steps
-
-
-def _computes_longer(case: Case, found: OneStep) -> bool:
-    """Whether most of the excess of the one step is compute; false for a CPU's trace, which does not show that."""
-    if not case.on_gpu(found.row):
-        return False
-    at = found.row, found.column
-    return bool(case.met.peers.beyond(case.computed)[at] >= MAJORITY * case.found.value[at])
 
 
 def step_in_words(case: Case, found: OneStep) -> str:
