@@ -116,7 +116,7 @@ RULES: Final = (
         "hypotheses.data_imbalance:data_explains", "gaps.evidence_gaps:tokens_may_explain",
         "hypotheses.shared_documents:only_attention", "hypotheses.shared_documents:dealt_to_its_replica",
         "hypotheses.shared_documents:_documents_show", "hypotheses.excess_parts:may_be_pace",
-        "gaps.evidence_gaps:compared_little", "gaps.evidence_gaps:unread", "gaps.recurrence:_recurs_in_cut",
+        "gaps.evidence_gaps:compared_little", "gaps.evidence_gaps:unread", "tracekit.expected.excess:recurs_beside",
         "gaps.recurrence:others_prove_health",
         "suspects:in_gaps", "suspects:_launches_slowly", "suspects:longest_takes_turns",
         "tracekit.expected.nodes:whole_boundaries", "tracekit.expected.like_transfers:beyond_inferred_group",

@@ -1,11 +1,15 @@
 """A device that was slow only in what windows hold beside the whole steps leaves health open."""
 
+from dataclasses import replace
+
+import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from tests.slowrank.jobs import grid, job
+from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.decision.decide import of_their_steps
 
 MESH = grid(tp=2, dp=4)
 
@@ -78,3 +82,32 @@ def test_a_step_of_one_rank_is_compared_with_others(tmp_path, number, factor):
         ("inconclusive", [5]) if slow else ("healthy", [])
     )
     assert ("whole step are longer" in found.reason) == slow
+
+
+def paused_in(folder, steps):
+    """A rank's device stands still for 3 ms in the middle of `steps`, of three."""
+    return job(
+        folder, MESH, idle=lambda rank, step: 3000.0 * (rank == 5 and step in steps), idle_before=4,
+        steps=3, layers=8,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("steps", "verdict"), [((0, 1, 2), "slow_rank"), ((1,), "inconclusive")])
+def test_a_pause_recurs_beside_the_only_step(tmp_path, steps, verdict):
+    """The rank is as late in the parts of steps that windows cut, or there was an accident in the whole one."""
+    found = analyse(cut(cut(paused_in(tmp_path, steps), 0, 0.9), 2, 0.9))
+    assert (found.verdict, [s.rank for s in (*found.suspects, *found.candidates)]) == (verdict, [5])
+    if verdict == "slow_rank":
+        assert found.suspects[0].lost_ms_per_step == pytest.approx(3.0, rel=0.1)
+        assert "beside the compared steps" in found.reason
+
+
+@pytest.mark.parametrize("slow", [{5}, set()])
+def test_steps_that_a_slow_rank_lacks_have_no_price(tmp_path, slow):
+    """A rank that is slow in one step recorded another one in part: what it costs there is unknown."""
+    case = prepared(paused_in(tmp_path, (0, 1, 2)), MESH)
+    own = case.steps.own.copy()
+    own[5, 2] = np.nan
+    found = replace(case.found, throughout=frozenset(slow))
+    case = replace(case, steps=replace(case.steps, own=own), found=found)
+    assert of_their_steps(case).steps.numbers == ((0, 1) if slow else (0, 1, 2))

@@ -69,7 +69,7 @@ def concluded(case: Case) -> tuple[Case, Answer]:
 
 def _challenged(case: Case) -> tuple[Case, Answer]:
     """The answer about all steps of a case after all challenges, and the case that it rests on."""
-    case = _of_their_steps(case)
+    case = of_their_steps(case)
     case = with_typical_unseen(case) or case  # with ranks without a trace, if that reproduces the recording
     answer = decide(case)
     for challenge in CHALLENGES:
@@ -79,7 +79,7 @@ def _challenged(case: Case) -> tuple[Case, Answer]:
     return case, answer
 
 
-def _of_their_steps(case: Case) -> Case:
+def of_their_steps(case: Case) -> Case:
     """`case` without steps that ranks which are slow in one recorded in part: what they cost there is unknown."""
     lacks = np.flatnonzero(np.isnan(case.steps.own[sorted(case.found.throughout)]).any(axis=0))
     lacking = [case.steps.numbers[column] for column in lacks.tolist()]
