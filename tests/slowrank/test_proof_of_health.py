@@ -172,7 +172,11 @@ def test_a_stage_whose_process_pauses_is_not_healthy(tmp_path):
 @pytest.mark.quick(2)
 def test_a_pause_on_all_nodes_is_design(tmp_path, monkeypatch, still, devices, verdict):
     monkeypatch.setattr(long_stages, "launch_pace", lambda *_: 1.0)
-    monkeypatch.setattr(long_stages, "paused_hosts", lambda _case, rows: tuple(sorted(rows)[:still]))
+
+    def pauses(_case, rows):
+        return dict.fromkeys(sorted(rows)[:still], "host_stall")
+
+    monkeypatch.setattr(long_stages, "paused_hosts", pauses)
     mesh = grid(tp=2, pp=4, dp=2)
     long = {r: 1.3 for r in range(16) if mesh.coords(r)["pp"] == 2}
     run = job(tmp_path, mesh, slow=long, jitter=0.002)
