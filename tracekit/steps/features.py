@@ -103,7 +103,7 @@ class Features:
     @property
     def overlap(self) -> float:
         """The compute that runs beside other compute: the sum of its lengths less the time in which any runs."""
-        return sum(work.count * work.each for work in self.work.values()) - self.busy
+        return float(sum(work.count * work.each for work in self.work.values()) - self.busy)
 
 
 def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Features | None:
