@@ -118,7 +118,7 @@ RULES: Final = (
         "hypotheses.shared_documents:_documents_show", "hypotheses.excess_parts:may_be_pace",
         "gaps.evidence_gaps:compared_little", "gaps.evidence_gaps:unread", "tracekit.expected.excess:recurs_beside",
         "gaps.recurrence:others_prove_health",
-        "suspects:in_gaps", "suspects:_launches_slowly", "suspects:longest_takes_turns",
+        "suspects:in_gaps", "suspects:launches_slowly", "suspects:longest_takes_turns",
         "tracekit.expected.nodes:whole_boundaries", "tracekit.expected.like_transfers:beyond_inferred_group",
         "answers.hidden_rank:dealt_to_experts",
         "answers.imbalance_answers:runs_more",
