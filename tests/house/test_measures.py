@@ -18,8 +18,8 @@ WORST = {
     "answers": 1,
     "answer functions": 0,
     "functions that answer": 60,
-    "lines": 8351,
-    "lines with case, graph and matching": 16052,
+    "lines": 8349,
+    "lines with case, graph and matching": 16047,
 }
 """The values today, as `make measures` prints them with the goal of each.
 

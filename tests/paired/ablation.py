@@ -127,7 +127,7 @@ RULES: Final = (
     *(Rule(place, nothing=0.0) for place in (
         "hypotheses.data_imbalance:uneven_data", "hypotheses.data_imbalance:uneven_tokens",
         "decision.no_culprit:usually_slow_ns", "hypotheses.slow_link:_thread_doubt",
-        "suspects:_no_fault", "hypotheses.suspect_work:spared_waits",
+        "suspects:_no_fault", "hypotheses.suspect_work:compute_spared",
         "answers.culprit_answers:_not_saved",
     )),
     Rule("tracekit.case.cures:with_hosts", argument=1),

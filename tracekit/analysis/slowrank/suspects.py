@@ -13,7 +13,6 @@ from tracekit.analysis.slowrank.hypotheses.suspect_work import (
     launches_alike,
     pace_beside,
     peers_of,
-    spared_waits,
 )
 from tracekit.analysis.slowrank.price import Price
 from tracekit.axes import LEVELS
@@ -139,7 +138,7 @@ def _no_fault(case: Case, row: int, suspects: Sequence[int]) -> float:
 
 def _spared_evidence(case: Case, row: int) -> tuple[Evidence, ...]:
     """The evidence that communication adds less to the compute of the rank in `row` than to its peers'; else empty."""
-    if (spared := spared_waits(case, row)) < case.suspect_ns:
+    if (spared := max(-case.steps.mean(case.met.beside[row]), 0.0)) < case.suspect_ns:
         return ()
     mine, what = case.steps.mean(case.met.spun.longer[row]), "compute added by overlapping communication"
     return (Evidence(what, ms(mine), ms(mine + spared), "ms"),)

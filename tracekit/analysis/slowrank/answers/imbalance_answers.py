@@ -18,12 +18,10 @@ from tracekit.case.wording import first_in_words, listed, of_step, ranks_in_word
 from tracekit.causes import CAUSES, DATALOADER, STAGE_IMBALANCE
 from tracekit.expected.nodes import nodes_of
 from tracekit.findings import Cause, Suspect
-from tracekit.steps.medians import median_of_others, of_rows, sampled
+from tracekit.steps.medians import sampled
 from tracekit.thresholds.slowrank import (
     CHANCE,
     MAJORITY,
-    MINOR,
-    NO_ACCIDENT,
     RANKS_LISTED,
     STAGE_TELLING_PEERS,
 )
@@ -114,10 +112,8 @@ def _beside_each_other(case: Case, ranks: Sequence[int]) -> str:
 def elsewhere(case: Case, stage: LongStage, slow: Hypothesis | None) -> str:
     """The words on ranks with an excess in other stages and its small price; empty where there are none.
 
-    slow: the ranks that cost something. A rank without peers may be longer than in its other steps.
+    slow: the ranks that cost something.
     """
-    if all(len(rows) == 1 for rows in case.stages):
-        return _in_one_step(case)
     rows = [r for r in case.significant(case.threshold_ns).tolist() if r not in stage.rows]
     if not rows:
         return ""
@@ -125,23 +121,6 @@ def elsewhere(case: Case, stage: LongStage, slow: Hypothesis | None) -> str:
     work = "works" if len(rows) == 1 else "work up to"
     longer = f"{ms(float(case.found.mean[rows].max())):.1f} ms a step longer than peers"
     return f"; {ranks_in_words(case.ranks_of(rows))} {work} {longer}, which costs {cost} beside that"
-
-
-def _in_one_step(case: Case) -> str:
-    """The words on the rank without peers that is much longer in one step than in its others; empty where none is.
-
-    What all ranks take longer in a step, as for longer documents, does not count.
-    """
-    if len(case.steps.numbers) < NO_ACCIDENT or len(case.stages) < 2:
-        return ""
-    beyond = case.steps.own - of_rows(np.nanmedian, case.steps.own)[:, None]
-    over = np.nan_to_num(beyond - median_of_others(beyond, [np.arange(len(beyond))]))
-    row, column = np.unravel_index(int(over.argmax()), over.shape)
-    longer, left = float(over[row, column]), np.delete(over[row], column)
-    if longer < case.threshold_ns * case.steps.count or left.max() >= MINOR * longer:
-        return ""
-    rank, step = case.steps.ranks[int(row)], case.steps.numbers[int(column)]
-    return f"; rank {rank} takes {ms(longer):.1f} ms longer in step {step} than in its others, which may be an accident"
 
 
 def blame_loaders(case: Case, found: LongStage) -> Answer:

@@ -149,8 +149,10 @@ def _idle(case: Case, stage: LongStage) -> LongStage:
     }
     idle, mates = of_rows(np.nanmedian, case.steps.own - case.computed), np.setdiff1d(stage.rows, [*paused])
     longer = float(np.max(idle[[*paused]], initial=0.0) - np.median(idle[mates])) if len(mates) else 0.0
-    design = len(mine) > 1 and len(paused) > 0 and MEMORY not in paused.values() and longer < MAJORITY * stage.over
-    return replace(stage, idle=True, hosts_alike=as_fast, paused=paused, by_design=design)
+    alone = longer >= MAJORITY * stage.over or not paused or MEMORY in paused.values()
+    return replace(
+        stage, idle=True, hosts_alike=as_fast, paused=paused, by_design=len(mine) > 1 and not alone
+    )
 
 
 def _longest(case: Case, spent: F64, *, proven: bool = True) -> list[_Longer]:

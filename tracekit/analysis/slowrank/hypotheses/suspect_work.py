@@ -92,20 +92,14 @@ def pace_among(
     return (float(np.median(mine)), float(np.median(theirs))) if mine and theirs else None
 
 
-def spared_waits(case: Case, row: int) -> float:
-    """Return the time that overlapping waits add to kernels of the peers but not of the rank in `row`, ns a step."""
-    return max(-case.steps.mean(case.met.beside[row]), 0.0)
-
-
 def compute_spared(case: Case, row: int, suspects: Sequence[int]) -> float:
     """Return what the rank in `row` computes less than its peers, ns a step, although its device is no faster.
 
     It computes beside fewer waits, or less by chance where idle time alone shows it to be slow. Negative where its
     kernels overlap each other less, and may wait for unmatched messages in between.
     """
-    spared = spared_waits(case, row) - (
-        case.steps.mean(case.met.chance[row]) if row in case.met.by_idle else 0.0
-    )
+    by_chance = case.steps.mean(case.met.chance[row]) if row in case.met.by_idle else 0.0
+    spared = max(-case.steps.mean(case.met.beside[row]), 0.0) - by_chance
     mine, peers = case.features(row), peers_of(case, row, suspects)
     if case.coverage.matched == 1 or mine is None or not peers:
         return spared
