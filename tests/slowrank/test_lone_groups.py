@@ -144,4 +144,4 @@ def test_ranks_without_peers_are_compared_with_their_own_steps(tmp_path, slow, p
     assert found.verdict == verdict
     assert [s.rank for s in (*found.suspects, *found.candidates)][:1] == ([2] if slow else [])
     if verdict == "inconclusive":
-        assert "do work that no other rank does" in found.reason
+        assert "no other rank does the work of" in found.reason

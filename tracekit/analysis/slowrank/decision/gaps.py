@@ -126,9 +126,10 @@ def waits_are_lopsided(e: Evidence) -> Iterator[Gap]:
     case, found = e.case, lopsided(e.case)
     if found is None:
         return
+    longer = " longer than its peers" if len(case.stage_of(found.row)) > 1 else ""
     what = (
-        f"rank {case.steps.ranks[found.row]} waits {of_step(case, found.over)} longer than its peers in {found.kind} "
-        "operations, and some of these operations were not matched: a slow link or a late rank would look like this"
+        f"rank {case.steps.ranks[found.row]} waits {of_step(case, found.over)}{longer} in {found.kind} operations, and "
+        "some of these operations were not matched: a slow link or a late rank would look like this"
     )
     ends = link_ends(case, case.ranks_of([found.row]), Price.up_to(found.over))
     yield Gap(what, found.over, what_would_decide(case), ends)

@@ -80,13 +80,12 @@ def lone_ranks_vary(e: Evidence) -> Iterator[Gap]:
     lost = varies_ns(case, rows) if len(rows) else 0.0
     if lost < e.least:
         return
-    alone = {int(row): varies_ns(case, np.array([row])) for row in rows}
-    why = "if every step were as quick as their quickest: uneven data and a device slow at times would look alike"
+    why = "if every step were as quick as the quickest one: uneven data and a device slow at times would look alike"
     if len(np.intersect1d(rows, case.alone_in_program)):
         why = "at most: no other rank runs their program and shows what it takes on a sound device"
     ranks = ranks_in_words(case.ranks_of(rows))
-    what = f"{ranks} do work that no other rank does, and would save {of_step(case, lost)} {why}"
-    yield Gap(what, lost, _REPEAT, up_to(case, alone))
+    what = f"no other rank does the work of {ranks}: a step would save {of_step(case, lost)} {why}"
+    yield Gap(what, lost, _REPEAT, up_to(case, {int(r): varies_ns(case, np.array([r])) for r in rows}))
 
 
 _REPEAT: Final = (
