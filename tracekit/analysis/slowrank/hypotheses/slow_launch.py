@@ -29,20 +29,6 @@ class SlowLaunch:
     pace: tuple[float, float]  # between two launches: of its own host, of its peers' hosts
 
 
-@dataclass(frozen=True)
-class Places:
-    """The place of each operation, shared with other ranks: the same call, with the same ordinal in its step."""
-
-    place: I64
-    count: int  # of places
-
-    def rows_of(self, where: slice) -> I64:
-        """The operation at each place of the rank with operations `where`; -1 where it has none."""
-        rows = np.full(self.count, -1, np.int64)
-        rows[self.place[where]] = np.arange(where.start, where.stop)
-        return rows
-
-
 def slow_launch(case: Case) -> SlowLaunch | None:
     """The rank that costs the threshold or more because its host launches too slowly; None where none is proven.
 
@@ -116,10 +102,12 @@ def as_peers(case: Case, row: int) -> Iterator[StepModel]:
     yield from (quick for quick in made if quick is not None)
 
 
-def _as_peer(case: Case, model: StepModel, places: Places, pair: tuple[int, int]) -> StepModel | None:
+def _as_peer(case: Case, model: StepModel, places: I64, pair: tuple[int, int]) -> StepModel | None:
     """`model` with the first row of `pair` issuing as the second does; None where they run different operations."""
     row, mate = pair
-    mine, theirs = (places.rows_of(case.ops.of(case.steps.ranks[r])) for r in pair)
+    mine, theirs = rows = np.full((2, int(places.max(initial=-1)) + 1), -1, np.int64)  # by place
+    for side, where in zip(rows, (case.ops.of(case.steps.ranks[r]) for r in pair), strict=True):
+        side[places[where]] = np.arange(where.start, where.stop)
     if not np.array_equal(mine >= 0, theirs >= 0):
         return None
     own = np.full(len(case.ops.rank), -1, np.int64)
@@ -135,8 +123,8 @@ def _as_peer(case: Case, model: StepModel, places: Places, pair: tuple[int, int]
     return replace(model, runs=tuple(runs))
 
 
-def places_of(case: Case) -> Places:
-    """The places of all operations of `case`: the shape of the group, the operation, the step and the ordinal in it."""
+def places_of(case: Case) -> I64:
+    """The place of each operation: the number of the shape of its group, its kind, its step and the ordinal in that."""
     ops = case.ops
     kinds: dict[object, int] = {}
     sides = np.array([_sides(case, number, kinds) for number in range(len(ops.channels))], np.int64)
@@ -152,7 +140,7 @@ def places_of(case: Case) -> Places:
     _, code = np.unique(np.stack([*columns[:3], turn]), axis=1, return_inverse=True)
     place = np.empty(len(order), np.int64)
     place[order] = code.reshape(-1)
-    return Places(place, int(place.max(initial=-1)) + 1)
+    return place
 
 
 def _sides(case: Case, number: int, kinds: dict[object, int]) -> tuple[int, int]:
