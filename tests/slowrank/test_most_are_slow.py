@@ -12,7 +12,7 @@ from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders
 from tracekit.expected.equal_work import peers_of_work
 from tracekit.steps import features
-from tracekit.steps.features import loading_ns, most_loading_ns
+from tracekit.steps.features import most_loading_ns, within_spans_ns
 
 MESHES = [grid(dp=8), grid(tp=2, dp=4), grid(tp=4, dp=2)]
 
@@ -62,7 +62,7 @@ def test_no_rank_loads_longer_than_its_device_idles(tmp_path):
     run, _ = delayed(tmp_path, 8, dict.fromkeys(range(6), range(3)), "loader")
     case = prepared(run, grid(dp=8))
     most = [most_loading_ns(case.ops, case.steps, rank) for rank in case.steps.ranks]
-    loaded = [loading_ns(case.run, case.ops, case.steps, rank) for rank in case.steps.ranks]
+    loaded = [within_spans_ns(case.run, case.ops, case.steps, rank) for rank in case.steps.ranks]
     assert max(loaded) > 0
     assert all(some <= bound for some, bound in zip(loaded, most, strict=True))
 
@@ -71,7 +71,7 @@ def test_loading_of_longer_computing_devices_is_not_read(tmp_path, monkeypatch):
     mesh = grid(pp=2, dp=4)
     slow = [rank for rank in mesh.coordinates if mesh.stage(rank) == 1]
     case = prepared(job(tmp_path, mesh, slow=dict.fromkeys(slow, 1.5)), mesh)
-    monkeypatch.setattr(features, "loading_ns", None)
+    monkeypatch.setattr(features, "within_spans_ns", None)
     assert late_loaders(case, case.stages[1].tolist()) == ()
 
 

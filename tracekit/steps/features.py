@@ -159,28 +159,33 @@ def _talks(events: pa.Table, cat: Column, *, on_gpu: bool) -> Mask:
     )
 
 
-def loading_ns(run: Run, ops: Operations, steps: Steps, rank: int) -> float:
-    """Return `Features.loader` of a rank with a whole step, without the other features. Errors as `read_features`."""
+def within_spans_ns(
+    run: Run, ops: Operations, steps: Steps, rank: int, spans: re.Pattern[str] = LOADER
+) -> float:
+    """Return how long the device of a rank is idle while its host is in `spans`, ns a step; 0 without a whole step.
+
+    That is `Features.loader` without the other features; on a CPU all the time in the spans. Errors as `read_features`.
+    """
     events, columns = run.events(rank, ["ts", "dur", "cat", "name"]), steps.recorded(rank)
-    loads = truth(events, "name", LOADER) & ~categories(events).among(_ON_DEVICE)
-    if not loads.any() or not columns:
+    named = truth(events, "name", spans) & ~categories(events).among(_ON_DEVICE)
+    if not named.any() or not columns:
         return 0.0
-    start, lasted = ints(events, "ts", 0)[loads], ints(events, "dur", 0)[loads]
+    start, lasted = ints(events, "ts", 0)[named], ints(events, "dur", 0)[named]
     still = _still(ops, steps, rank, columns)
     return _within(union(start, start + lasted), still) / float(steps.shares[columns].sum())
 
 
 def loads_longer(run: Run, ops: Operations, steps: Steps, rank: int, usual: float, by: float) -> bool:
-    """Whether `loading_ns` of a rank exceeds the `usual` one `by` so much, ns a step, or more; errors as its.
+    """Whether `within_spans_ns` of a rank exceeds the `usual` one `by` so much, ns a step, or more; errors as its.
 
     Events are read only of a rank with a device that was idle for as long.
     """
     most = most_loading_ns(ops, steps, rank)
-    return most - usual >= by and loading_ns(run, ops, steps, rank) - usual >= by
+    return most - usual >= by and within_spans_ns(run, ops, steps, rank) - usual >= by
 
 
 def most_loading_ns(ops: Operations, steps: Steps, rank: int) -> float:
-    """Return what `loading_ns` is at most: how long its device was idle, ns a step. Reads no events."""
+    """Return what `within_spans_ns` is at most: how long its device was idle, ns a step. Reads no events."""
     if not (columns := steps.recorded(rank)):
         return 0.0
     begin, end = _still(ops, steps, rank, columns)

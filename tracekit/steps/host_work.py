@@ -27,7 +27,7 @@ LOADER: Final = re.compile(r"dataloader|data_load|next_batch|get_batch", re.IGNO
 _WAITS = re.compile(rf"{HOST_WAIT.pattern}|Query")
 """Calls in which a host may wait until its device, or another host, has done something."""
 
-_FOR_OTHERS = re.compile(r"^(gloo|mpi|ucc)\b|barrier", re.IGNORECASE)
+FOR_OTHERS: Final = re.compile(r"^(gloo|mpi|ucc)\b|barrier", re.IGNORECASE)
 """Operators in which a host may wait until another host comes."""
 
 _TALKS = re.compile(r"^(record_param_comms$|c10d::|nccl:)")
@@ -50,7 +50,7 @@ def host_work(events: pa.Table) -> tuple[Intervals, I64]:
     mine = _of_launching_threads(events, launches)
     waits = call & (truth(events, "name", _WAITS) | ((lasts > LAUNCHED_NS) & ~_with_room(events, launches)))
     called = mine & (cat == "cpu_op")
-    operator = called & ~truth(events, "name", _FOR_OTHERS)
+    operator = called & ~truth(events, "name", FOR_OTHERS)
     unsure = operator & ((lasts > OPERATOR_NS) | (truth(events, "name", _TALKS) & (lasts > HOST_SILENT_NS)))
     loads = cat.among(["user_annotation", "python_function"]) & truth(events, "name", LOADER)
     busy = (mine & ((call & ~waits) | loads)) | (operator & ~unsure)

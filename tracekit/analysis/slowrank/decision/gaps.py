@@ -30,6 +30,7 @@ from tracekit.analysis.slowrank.answers.unsteady_links import link_is_irregular
 from tracekit.analysis.slowrank.decision.work_gaps import (
     data_may_cost,
     few_ranks_are_quick,
+    hosts_meet,
     lone_ranks_vary,
     table_is_unexplained,
     work_varies,
@@ -195,6 +196,7 @@ GAPS: Final[tuple[Callable[[Evidence], Iterator[Gap]], ...]] = (
     work_varies,
     lone_ranks_vary,
     few_ranks_are_quick,
+    hosts_meet,
     rank_posts_late,
     link_is_irregular,
 )

@@ -21,7 +21,10 @@ from tracekit.step_graph.delays import exponential_odds
 from tracekit.step_graph.micro_batches import unexplained_ns
 from tracekit.step_graph.rank_timeline import Cuts, RankTimeline
 from tracekit.step_graph.statistics import spread
-from tracekit.thresholds.slowrank import CLEAR_SHARE, MINOR, UNEVEN_RATIO, Z_LIMIT
+from tracekit.steps.features import most_loading_ns, within_spans_ns
+from tracekit.steps.host_work import FOR_OTHERS
+from tracekit.steps.medians import sampled
+from tracekit.thresholds.slowrank import CLEAR_SHARE, MINOR, RANKS_SAMPLED, UNEVEN_RATIO, Z_LIMIT
 from tracekit.timing.measured import Rows
 from tracekit.units import ms
 
@@ -69,6 +72,23 @@ def data_may_cost(e: Evidence) -> Iterator[Gap]:
     )
     if dealt.high > 0 and case.coverage.matched != 1:
         yield Gap(what, dealt.high, what_would_decide(case))
+
+
+def hosts_meet(e: Evidence) -> Iterator[Gap]:
+    """Devices are idle while hosts wait for other hosts outside the kernels: the last host, if all were read, least."""
+    case, ranks, read = e.case, e.case.steps.ranks, (e.case.run, e.case.ops, e.case.steps)
+    idle = [r for n, r in enumerate(ranks) if case.on_gpu(n) and most_loading_ns(*read[1:], r) >= e.least]
+    waits = [within_spans_ns(*read, r, FOR_OTHERS) for r in sampled(idle, RANKS_SAMPLED)] or [0.0]
+    usual = float(np.median(waits))
+    if usual >= e.least:
+        late = {row: usual - wait for row, wait in enumerate(waits) if usual - wait >= e.least}
+        what = f"devices are idle for {of_step(case, usual)} while their hosts wait for other hosts outside the kernels"
+        yield Gap(what, usual, _STACKS, up_to(case, late if len(waits) == len(ranks) else {}))
+
+
+_STACKS: Final = (
+    "record with_stack=True: the rank that waits least comes last, and its stacks show what it does before"
+)
 
 
 def lone_ranks_vary(e: Evidence) -> Iterator[Gap]:

@@ -19,7 +19,7 @@ from tracekit.case.cures import saved_by_gaps
 from tracekit.causes import DATALOADER, HOST_STALL
 from tracekit.expected.like_with_like import idle_beyond
 from tracekit.findings import Cause
-from tracekit.steps.features import loading_ns
+from tracekit.steps.features import within_spans_ns
 from tracekit.steps.medians import sampled
 from tracekit.thresholds.slowrank import MAJORITY
 
@@ -104,4 +104,4 @@ def _load_by_design(case: Case, rows: Sequence[int]) -> bool:
 
 def _loading(case: Case, row: int) -> float:
     """How long the rank in `row` loads data while its device is idle, ns a step."""
-    return loading_ns(case.run, case.ops, case.steps, case.steps.ranks[row])
+    return within_spans_ns(case.run, case.ops, case.steps, case.steps.ranks[row])
