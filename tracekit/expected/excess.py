@@ -251,7 +251,7 @@ def outliers(own: F64, groups: Rows, step_ns: float) -> F64:
     """
     usual = levels(own, groups, LITTLE_SHARE * step_ns)
     as_ever = np.abs(own - usual.row - of_rows(np.nanmedian, usual.column)[:, None]) <= usual.least
-    for rows in groups:
+    for rows in filter(len, groups):  # no rank of an unrecorded stage
         as_ever[rows] &= as_ever[rows].mean(axis=0) > MAJORITY
     late = (own - usual.row > usual.edge) & ~as_ever
     return np.asarray(np.where(late, own - usual.row - usual.column, 0.0), np.float64)
