@@ -34,10 +34,10 @@ def test_a_price_of_unmatched_waits_has_no_low_end(tmp_path, monkeypatch):
     assert most_ns(case, np.array([1])) > 1e6
 
 
-def test_a_price_of_matched_waits_has_one_end(tmp_path):
+def test_a_price_of_matched_waits_is_narrow(tmp_path):
     mesh = grid(tp=2, dp=4)
     (suspect,) = analyse(job(tmp_path, mesh, slow={1: 1.3}, jitter=0)).suspects
-    assert suspect.lost_ms_low == suspect.lost_ms_per_step
+    assert suspect.lost_ms_low == pytest.approx(suspect.lost_ms_per_step, rel=0.02)
 
 
 def test_the_high_end_cures_a_pause_in_its_place(tmp_path):
