@@ -10,6 +10,7 @@ import pytest
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.decision.decide import of_their_steps
+from tracekit.steps import step_kernels as sk
 
 MESH = grid(tp=2, dp=4)
 
@@ -111,3 +112,18 @@ def test_steps_that_a_slow_rank_lacks_have_no_price(tmp_path, slow):
     found = replace(case.found, throughout=frozenset(slow))
     case = replace(case, steps=replace(case.steps, own=own), found=found)
     assert of_their_steps(case).steps.numbers == ((0, 1) if slow else (0, 1, 2))
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_operations_out_of_order_add_no_own_time(tmp_path, back):
+    """An operation issued behind others, which runs before them or after them, stretches no part of the step."""
+    case = prepared(job(tmp_path, MESH, steps=2, layers=8), MESH)
+    source = case.ops.per_rank[5]
+    of_step = np.flatnonzero(case.ops.step[case.ops.of(5)] == 0)
+    usual = sk._course(case.ops, case.steps, 5, 0, back=back, messages=False)[1]
+    issued = source.issued.copy()
+    issued[of_step[2]], issued[of_step[-3]] = issued[of_step[-3]], issued[of_step[2]]
+    ops = replace(case.ops, per_rank={**case.ops.per_rank, 5: replace(source, issued=issued)})
+    swapped = sk._course(ops, case.steps, 5, 0, back=back, messages=False)[1]
+    assert (np.diff(swapped) >= 0).all()
+    assert (swapped <= usual).all()

@@ -126,7 +126,8 @@ def _course(
 ) -> tuple[I32, I64]:
     """Return the kinds of the operations of a step, or `beside` it, in order of issue, and the own time until each, ns.
 
-    `back`: in reverse order, from the end of the step or before its begin. Without `messages`, only collectives.
+    `back`: in reverse order, from the end of the step or before its begin. Without `messages`, only collectives. One
+    that runs out of order, as on a stream of its own, has the time of the earliest behind it.
     """
     rank = steps.ranks[row]
     where, issued = ops.of(rank), ops.per_rank[rank].issued
@@ -142,9 +143,8 @@ def _course(
     begins, ends = windows_of(ops, steps, rank, [column])
     border = int(ops.progress[rank].at(begins if back == beside else ends)[0])
     kinds = np.where(talks, -1, kinds)[rows]
-    if back:
-        return kinds[::-1], border - ops.at_start[where][rows][::-1]
-    return kinds, ops.at_end[where][rows] - border
+    took = border - ops.at_start[where][rows][::-1] if back else ops.at_end[where][rows] - border
+    return kinds[::-1] if back else kinds, np.minimum.accumulate(took[::-1])[::-1]
 
 
 def _within(
