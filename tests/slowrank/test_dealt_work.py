@@ -140,3 +140,14 @@ def test_most_that_data_cost_bounds_the_price(tmp_path):
     case = _answered(trained(tmp_path, documents()), None, None, None, None)[0]
     found = dealt_price(case)
     assert 0.02 * case.step_ns < found.low <= found.high < 0.3 * case.step_ns
+
+
+@pytest.mark.parametrize(("steps", "verdict"), [((0, 2), "inconclusive"), (range(STEPS), "slow_rank")])
+def test_ranks_with_the_same_documents_are_slow_at_times(tmp_path, steps, verdict):
+    """Both ranks of a replica work longer in some steps, but for the update, half of the work: by their documents."""
+
+    def factor(replica, step, batch):
+        return 1.3 if replica == 1 and step in steps else 1.0
+
+    found = analyse(trained(tmp_path, factor, adam=lambda *_: 8.0))
+    assert (found.verdict, [s.rank for s in (*found.suspects, *found.candidates)]) == (verdict, [2, 3])

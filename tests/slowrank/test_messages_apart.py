@@ -1,12 +1,17 @@
 """A pause in a pipeline whose messages are not batched: a send and a receive on two streams start by chance in turn."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from tests.slowrank.events import write_run
+from tests.slowrank.jobs import grid, prepared
 from tests.tables.rows import comm, gemm, launch, recv, row, send, step
 from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.expected.like_transfers import is_sure
+from tracekit.matching.match import message_ends
 
 STAGES, REPLICAS, MICRO_BATCHES, STEPS = 3, 3, 6, 4
 WORK_US = (3000.0, 3000.0, 9000.0)
@@ -73,3 +78,19 @@ def test_a_pause_costs_what_the_job_takes_longer(tmp_path, launched, apart):
     )
     assert [s.rank for s in pausing.suspects] == [PAUSING]
     assert pausing.what_if.without_suspects_ms == pytest.approx(quick.what_if.step_ms, rel=0.01)
+
+
+@pytest.mark.parametrize(("wrong", "sure"), [(0.0, True), (1.0, False)])
+def test_a_sender_that_waits_and_leaves_has_another_peer(tmp_path, wrong, sure):
+    """Half of the sends last 2 ms; with a `wrong` peer they end before the receives begin."""
+    case = prepared(job(tmp_path / "run", 0.0, 0.0, launched=False), grid(dp=3, pp=3))
+    ops = case.ops
+    ops = replace(ops, channels=tuple(replace(c, inferred=c.p2p) for c in ops.channels))
+    send, receive = message_ends(ops)
+    channel = int(ops.channel[send[0]])
+    start, end = ops.start.copy(), ops.end.copy()
+    end[send[::2]] = start[send[::2]] + 2_000_000
+    start[receive] = np.where(wrong, end[send] + 1_000_000, start[send])
+    ops = replace(ops, start=start, end=np.maximum(end, start + 10_000))
+    assert is_sure(replace(case, ops=ops), channel, [0], clockless=True) == sure
+    assert not is_sure(replace(case, ops=ops), channel, [0], clockless=False)

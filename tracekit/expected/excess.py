@@ -4,7 +4,7 @@ Peers of a rank do the same work: same pipeline stage, any data, context or tens
 """
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -16,7 +16,13 @@ from tracekit.findings import Cause
 from tracekit.step_graph.delays import levels
 from tracekit.step_graph.statistics import Excess, chance_of, errors_of_chance, excess, usual_of_others
 from tracekit.steps.medians import of_rows, sampled
-from tracekit.steps.step_kernels import LongerKernels, beside_steps, longer_kernels, whole_columns
+from tracekit.steps.step_kernels import (
+    LongerKernels,
+    StepKernels,
+    beside_steps,
+    longer_kernels,
+    whole_columns,
+)
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
     CHANCE,
@@ -159,17 +165,21 @@ def _throughout(run: Measured, found: Excess, rows: I64) -> frozenset[int]:
     worst = rows[np.argsort(-found.mean[rows], kind="stable")][:RANKS_SAMPLED].tolist()
     columns = {row: int(np.nanargmax(found.value[row])) for row in worst if run.on_gpu(row)}
     kernels = cache(run.kernels)
-
-    def fills(row: int, column: int) -> bool:
-        peers = [kernels(peer) for peer in _peers(run, row, column, columns)]
-        return fills_step(longer_kernels(kernels(row), peers, column), float(found.value[row, column]))
-
     return frozenset(
         row
         for row, column in columns.items()
         if not _shared(run, row, {r for r, c in columns.items() if c == column})
-        and (fills(row, column) or recurs_beside(run, found, row, columns))
+        and (slows_all(kernels, run, found, row, columns) or recurs_beside(run, found, row, columns))
     )
+
+
+def slows_all(
+    kernels: Callable[[int], StepKernels], run: Measured, found: Excess, row: int, suspects: Collection[int]
+) -> bool:
+    """Whether nearly all `kernels` of the rank in `row` are longer in its longest step; `suspects` are no peers."""
+    column = int(np.nanargmax(found.value[row]))
+    peers = [kernels(peer) for peer in _peers(run, row, column, suspects)]
+    return fills_step(longer_kernels(kernels(row), peers, column), float(found.value[row, column]))
 
 
 def recurs_beside(run: Measured, found: Excess, row: int, suspects: Collection[int]) -> bool:

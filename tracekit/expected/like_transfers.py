@@ -17,9 +17,10 @@ from tracekit.expected.nodes import Nodes, Reach, reach
 from tracekit.expected.sound_transfers import slowest_ns
 from tracekit.matching.channels import Channel
 from tracekit.matching.clock import aligned
+from tracekit.matching.match import message_ends
 from tracekit.matching.message_order import UNKNOWN_SIZE
-from tracekit.thresholds.slowrank import FEW_LINKS, MAJORITY
-from tracekit.thresholds.tables import TAIL_NS
+from tracekit.thresholds.slowrank import CLOCK_DOUBTS, FEW_LINKS, MAJORITY, MINOR
+from tracekit.thresholds.tables import COMMON_END_NS, TAIL_NS
 from tracekit.timing.measured import Measured
 from tracekit.units import F64, Mask
 
@@ -219,11 +220,21 @@ def _leave_alone(run: Measured, numbers: Sequence[int]) -> bool:
 def is_sure(run: Measured, channel: int, numbers: list[int], *, clockless: bool) -> bool:
     """Whether the slow instances `numbers` belong to `channel` for certain.
 
-    Messages with inferred peers must be slow without any clock (`clockless`).
+    Messages with inferred peers must be slow without any clock (`clockless`), and their sends wait for the receives.
     """
     ends = run.ops.channels[channel]
     if not ends.p2p:
         return not beyond_inferred_group(run, numbers)
-    if not any(c.inferred and set(c.members) == set(ends.members) for c in run.ops.channels):
+    pair = [n for n, c in enumerate(run.ops.channels) if c.p2p and set(c.members) == set(ends.members)]
+    if not any(run.ops.channels[n].inferred for n in pair):
         return True  # neither direction was inferred from end times only
-    return clockless
+    return clockless and _left_before(run, pair) <= MINOR
+
+
+def _left_before(run: Measured, channels: list[int]) -> float:
+    """The share of messages with a sender that waits and leaves before the receive begins, as with a wrong peer."""
+    send, receive = (rows[np.isin(run.ops.channel[rows], channels)] for rows in message_ends(run.ops))
+    begin, end = (aligned(run.ops, run.clocks, times) for times in (run.ops.start, run.ops.end))
+    lasted, doubt = (end - begin)[send], COMMON_END_NS + CLOCK_DOUBTS * run.clocks.residual_ns
+    waited = lasted > min(lasted.tolist(), default=0) + doubt
+    return float((waited & (end[send] < begin[receive] - doubt)).sum()) / max(len(send), 1)

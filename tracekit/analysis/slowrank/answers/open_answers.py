@@ -6,11 +6,12 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.slowrank.gaps.evidence_gaps import Undecided, tokens_may_explain, undecided
+from tracekit.analysis.slowrank.gaps.evidence_gaps import REPEAT, Undecided, tokens_may_explain, undecided
 from tracekit.analysis.slowrank.gaps.lone_transfers import LoneTransfers, all_could_hide_ns
 from tracekit.analysis.slowrank.gaps.recurrence import OneStep, in_one_step, step_in_words
 from tracekit.analysis.slowrank.hypotheses.loading_role import unrecorded_role
 from tracekit.analysis.slowrank.hypotheses.lone_rank import LoneFault
+from tracekit.analysis.slowrank.hypotheses.shared_documents import may_be_documents
 from tracekit.analysis.slowrank.price import Price, rank_doubt_ns
 from tracekit.analysis.slowrank.suspects import (
     Answer,
@@ -105,6 +106,8 @@ def may_be_design(case: Case, row: int) -> tuple[str, str] | None:
     """Return how the job's design may explain the excess of a rank, and what would decide; None where it may not."""
     if tokens_may_explain(case, row):
         return _TOKENS, _SIZES
+    if may_be_documents(case, row):
+        return _DOCUMENTS, REPEAT
     if not launches_slowly(case, row, (row,)) and (others := unrecorded_role(case, row)):
         return _ROLE, add_traces(others, "whether they are idle as long decides")
     return None
@@ -117,6 +120,9 @@ _ROLE: Final = (
 _TOKENS: Final = (
     "it works longer mostly after some all-to-alls alone, like an expert that receives many tokens, and the traces "
     "hold no sizes of all-to-alls"
+)
+_DOCUMENTS: Final = (
+    "all ranks with the same documents are longer in the same steps, and none is in the others"
 )
 _SIZES: Final = (
     "record the sizes of all-to-alls: torch 2.2 or newer, with ProfilerActivity.CPU and record_shapes=True"

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from tracekit.analysis.slowrank.evidence import Evidence, Gap
-from tracekit.analysis.slowrank.gaps.evidence_gaps import more_steps, what_would_decide, why_open
+from tracekit.analysis.slowrank.gaps.evidence_gaps import REPEAT, more_steps, what_would_decide, why_open
 from tracekit.analysis.slowrank.hypotheses.data_imbalance import dealt_price, dispersion
 from tracekit.analysis.slowrank.hypotheses.lone_rank import lone_ranks, varies_ns
 from tracekit.analysis.slowrank.hypotheses.uneven_work import like_quick, shorter_ns
@@ -105,13 +105,7 @@ def lone_ranks_vary(e: Evidence) -> Iterator[Gap]:
         why = "at most: no other rank runs their program and shows what it takes on a sound device"
     ranks = ranks_in_words(case.ranks_of(rows))
     what = f"no other rank does the work of {ranks}: a step would save {of_step(case, lost)} {why}"
-    yield Gap(what, lost, _REPEAT, up_to(case, {int(r): varies_ns(case, np.array([r])) for r in rows}))
-
-
-_REPEAT: Final = (
-    "record the same steps again with the same data in another order, or on another host: a slow device stays slow; "
-    "or test the devices alone: tracekit next TRACES"
-)
+    yield Gap(what, lost, REPEAT, up_to(case, {int(r): varies_ns(case, np.array([r])) for r in rows}))
 
 
 def few_ranks_are_quick(e: Evidence) -> Iterator[Gap]:
@@ -126,7 +120,7 @@ def few_ranks_are_quick(e: Evidence) -> Iterator[Gap]:
 
 _SIZES: Final = (
     "record all kernels with their grids, or the shapes of operators (record_shapes=True): they show whether the work "
-    f"is equal; or {_REPEAT}"
+    f"is equal; or {REPEAT}"
 )
 
 

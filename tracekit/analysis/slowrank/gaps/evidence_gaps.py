@@ -223,6 +223,12 @@ def more_steps(case: Case) -> str:
     return f"record {PROVING_STEPS if recorded < PROVING_STEPS else 2 * recorded} steps or more"
 
 
+REPEAT = (
+    "record the same steps again with the same data in another order, or on another host: a slow device stays slow; "
+    "or test the devices alone: tracekit next TRACES"
+)
+
+
 def what_would_decide(case: Case) -> str:
     """The sentence on what to record or to add, for the largest kind of operation that was not matched."""
     ops = case.ops

@@ -11,6 +11,7 @@ import numpy as np
 from tracekit.analysis.slowrank.hypotheses.suspect_work import peers_of
 from tracekit.axes import PIECES, SAME_TOKENS
 from tracekit.case.case import Case
+from tracekit.expected.excess import slows_all
 from tracekit.steps.features import Features
 from tracekit.thresholds.slowrank import (
     CLEARLY_MORE,
@@ -74,6 +75,21 @@ def dealt_to_its_replica(case: Case, row: int) -> bool:
         return False
     mine = case.found.value[row]
     return bool(np.nanmin(mine) < -MINOR * np.nanmean(np.abs(mine))) or _documents_show(case, row)
+
+
+def may_be_documents(case: Case, row: int) -> bool:
+    """Whether all ranks with the documents of the rank in `row` are longer when it is, which is not always.
+
+    A slow device, or a slow node, lengthens nearly all kernels of a step; documents leave some as they are.
+    """
+    same = case.mesh.line(case.steps.ranks[row], SAME_TOKENS)
+    mates = {mate for rank in same for mate in case.mesh.pipeline(rank)}.intersection(case.steps.ranks)
+    rows = [row, *(case.steps.row(rank) for rank in sorted(mates))]
+    values = case.found.value[rows][:, np.isfinite(case.found.value[rows]).all(axis=0)]
+    long = values > MINOR * case.found.mean[row]
+    if len(mates) < 2 or not case.on_gpu(row) or long[0].all() or not (long == long[0]).all():
+        return False
+    return not slows_all(case.kernels, case, case.found, row, rows)
 
 
 def _stages_follow(case: Case, row: int) -> bool:
