@@ -96,12 +96,12 @@ def compute_spared(case: Case, row: int, suspects: Sequence[int]) -> float:
     """Return what the rank in `row` computes less than its peers, ns a step, although its device is no faster.
 
     It computes beside fewer waits, or less by chance where idle time alone shows it to be slow. Negative where its
-    kernels overlap each other less, and may wait for unmatched messages in between.
+    kernels on a GPU overlap each other less, and may wait for unmatched messages in between.
     """
     by_chance = case.steps.mean(case.met.chance[row]) if row in case.met.by_idle else 0.0
     spared = max(-case.steps.mean(case.met.beside[row]), 0.0) - by_chance
     mine, peers = case.features(row), peers_of(case, row, suspects)
-    if case.coverage.matched == 1 or mine is None or not peers:
+    if case.coverage.matched == 1 or mine is None or not (peers and mine.on_gpu):
         return spared
     return spared - max(float(np.median([p.overlap for p in peers])) - mine.overlap, 0.0)
 
