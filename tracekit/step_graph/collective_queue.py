@@ -91,8 +91,32 @@ def _caused(run: Measured, launched: I64, stood: I64) -> tuple[I64, I64]:
     late, asked = np.concatenate(found, axis=1)
     waited = (launched[late] < ops.end[asked] - QUEUED_NS) & (ops.channel[late] != ops.channel[asked])
     late, asked = late[waited], asked[waited]
-    pairs = ops.instance[[late, asked]]
+    pairs = np.concatenate([ops.instance[np.stack([late, asked])], _of_members(ops, late, asked)], axis=1)
     return np.unique(late), pairs[:, numbered_rows(*pairs)[0]]
+
+
+def _of_members(ops: Operations, late: I64, asked: I64) -> tuple[I64, I64]:
+    """Return pairs of instances (two rows) that members of `late` give which wait for another one of `asked`.
+
+    A member that queued behind another rank does not show what else it waits for: it issued a like operation as many
+    places before, and that had ended when it began.
+    """
+    place, row = np.zeros((2, len(ops.start)), np.int64)  # in order of issue on each rank, and back
+    for rank in ops.ranks:
+        where = ops.of(rank)
+        row[where] = where.start + np.argsort(ops.per_rank[rank].issued, kind="stable")
+        place[row[where]] = np.arange(where.start, where.stop)
+    members = np.argsort(ops.instance, kind="stable")
+    first, end = (
+        np.searchsorted(ops.instance[members], ops.instance[late], side) for side in ("left", "right")
+    )
+    pair = np.repeat(np.arange(len(late)), end - first)
+    mate = members[np.arange(len(pair)) - (np.cumsum(end - first) - end)[pair]]
+    like = row[np.clip(place[mate] + (place[asked] - place[late])[pair], 0, len(row) - 1)]
+    same = (ops.rank[like] == ops.rank[mate]) & (ops.instance[like] >= 0)
+    same &= (ops.op[like] == ops.op[asked[pair]]) & (ops.token[like] == ops.token[asked[pair]])
+    same &= ops.end[like] <= ops.start[mate] + ANSWERED_NS
+    return ops.instance[mate[same]], ops.instance[like[same]]
 
 
 def _ended_before(ops: Operations, rows: I64, asks: I64, within: int) -> I64:
