@@ -109,10 +109,14 @@ def test_steps_that_the_user_names_are_kept(tmp_path):
         ((6.0, 6.0, 6.0), False, False),
         ((0.05, 6.0, 6.0), True, False),
         ((6.0, 6.0), True, True),
+        ((0.1, 0.1, 0.1), True, True),
     ],
 )
 def test_a_delay_before_the_recording_counts_where_it_recurs(tmp_path, pauses, late, counted):
-    """A host that pauses before each step was late for the first one, in which its peers wait for nothing recorded."""
+    """A host that pauses before each step was late for the first one, in which its peers wait for nothing recorded.
+
+    The shortest pause is 3 % of the step.
+    """
     finding = analyse(logging(tmp_path, pauses=pauses, late=late, numbers=range(len(pauses))))
     assert (finding.verdict, [s.rank for s in finding.suspects]) == ("slow_rank", [0])
     assert finding.steps.analysed == tuple(range(len(pauses)))

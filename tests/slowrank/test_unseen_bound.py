@@ -2,7 +2,9 @@
 
 import pytest
 
+from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, job, prepared
+from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.evidence import Evidence
 from tracekit.analysis.slowrank.unrecorded.unrecorded import waited_for_unseen
 from tracekit.case.cures import typical_without
@@ -30,3 +32,19 @@ def test_wait_for_a_recorded_rank_is_not_counted(tmp_path):
     mesh = grid(tp=2, dp=2)
     case = prepared(job(tmp_path, mesh, slow={0: 1.0}, lost={1}, accident=(0, 0, 9000.0), steps=3), mesh)
     assert Evidence(case).unseen.most < 0.02 * case.step_ns
+
+
+def test_kernels_of_unknown_kind_may_wait_for_unrecorded_stages(tmp_path):
+    """The ranks of the first of two stages stay 0.3 ms of each step in a kernel that names no operation."""
+    lines = [Timeline(0), Timeline(1)]
+    for step in range(4):
+        begins = [line.at for line in lines]
+        for line in lines:
+            line.compute(1000)
+            line.silent("ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)", line.at + 300)
+        handles = [line.post(0) for line in lines]
+        for line, handle, begin in zip(lines, handles, begins, strict=True):
+            line.finish(handle, max(line.at for line in lines) + 50)
+            line.step(step, begin)
+    found = analyse(write_run(tmp_path, lines, {0: (0, 1)}, {0: "mesh_dp"}, 4), {"dp": 2, "pp": 2})
+    assert (found.verdict, {s.rank for s in found.candidates}) == ("inconclusive", {2, 3})

@@ -64,6 +64,17 @@ def test_members_that_leave_together_waited_for_the_last():
     assert waits_of(ops).wait[ops.among(("broadcast",))].tolist() == [25_000, 0]
 
 
+@pytest.mark.parametrize(("late", "wait"), [(25.0, 25_000), (5.0, 0)])
+def test_broadcasts_wait_by_clocks_that_messages_join(late, wait):
+    """A message takes 10 µs, and a clock that only messages join to others may be off by as much."""
+    here, there = [comm(5, 25 + late, 0, "broadcast")], [comm(5 + late, 25, 0, "broadcast")]
+    for i in range(1, 20):
+        here += [send(100.0 * i, 10, 0, 1), recv(100.0 * i + 50, 10, 1, 0)]
+        there += [recv(100.0 * i, 10, 0, 1), send(100.0 * i + 50, 10, 1, 0)]
+    ops = matched({0: here, 1: shifted(there, 1e6)}, group(0, 0, 1))
+    assert waits_of(ops).wait[ops.among(("broadcast",))].tolist() == [wait, 0]
+
+
 def pair(posted, sent, *, copy=10.0, count=1, shift=0.0):
     """Rank 1 posts receives at `posted`, rank 0 sends at `sent`; a rendezvous, and a sync to align the clocks by."""
     here, there = [], []

@@ -173,7 +173,7 @@ def stretched(run: Measured, rows: Sequence[int]) -> F64:
     slowdown is unknown.
     """
     read = [run.kernels(row) for row in rows]
-    places = _places_of(read)
+    places = _places_of(read, np.flatnonzero(run.steps.shares == run.steps.shares.max()).tolist())
     for _ in range(2):  # the usual kernel of a few ranks is partly that of a slow one
         places = _at_one_speed(places)
     share = {name: _share(table) for name, table in places.items()}
@@ -184,13 +184,13 @@ def stretched(run: Measured, rows: Sequence[int]) -> F64:
     return result
 
 
-def _places_of(read: Sequence[StepKernels]) -> dict[str, F64]:
-    """Return kernel name → (length, shared time), ranks × steps × positions × 2; equal counts only."""
+def _places_of(read: Sequence[StepKernels], columns: Sequence[int]) -> dict[str, F64]:
+    """Return kernel name → (length, shared time), ranks × steps × positions × 2; equal counts in `columns` only."""
     found: dict[str, list[F64]] = defaultdict(list)
     for kernels in read:
         for name in np.unique(kernels.name.astype(str)).tolist():
             mine = kernels.name == name
-            steps = [np.flatnonzero(mine & (kernels.column == c)) for c in np.unique(kernels.column)]
+            steps = [np.flatnonzero(mine & (kernels.column == c)) for c in columns]
             if len({len(s) for s in steps}) == 1:
                 rows = np.array(steps)
                 found[name].append(np.stack([kernels.lasted[rows], kernels.shared[rows]], axis=-1))

@@ -22,7 +22,7 @@ from tracekit.steps.medians import median_of_others
 from tracekit.steps.steps import Steps
 from tracekit.store import Run
 from tracekit.thresholds.ingest import FILES_NAMED, LEAST_STEPS
-from tracekit.thresholds.slowrank import CLEAR_SHARE
+from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 from tracekit.thresholds.tables import MOST_RANKS, SAME_WINDOW
 from tracekit.units import I64
 
@@ -257,13 +257,13 @@ def with_late_begins(steps: Steps, stages: list[I64]) -> Steps:
     A host that pauses, or waits for its data, before every step did so before the first step of its window as well, and
     its peers waited for that. `stages` hold rows of ranks that do the same work; they end a step together, so that the
     first step of a late rank is shorter than that of the others. A rank that works no longer than they in a later step
-    shows no such delay, and one below `CLEAR_SHARE` of a step is not added.
+    shows no such delay, and one below the threshold is not added.
     """
     firsts = np.append(0, np.flatnonzero(np.diff(steps.numbers) > 1) + 1)
     later = np.setdiff1d(np.arange(len(steps.numbers)), firsts)
     if not steps.labelled or not len(later):
         return steps
-    least = CLEAR_SHARE * float(np.nanmedian(steps.wall[:, later]))
+    least = MIN_LOST_SHARE * float(np.nanmedian(steps.wall[:, later]))
     shorter = median_of_others(steps.wall, stages) - steps.wall
     beyond = steps.own - median_of_others(steps.own, stages)
     lag = shorter[:, firsts] - np.maximum(shorter[:, later].max(axis=1, keepdims=True), 0.0)

@@ -46,7 +46,7 @@ CANDIDATE_SHARE: Final = MAJORITY * MIN_LOST_SHARE
 
 CLEAR_SHARE: Final = CLEARLY_MORE * MIN_LOST_SHARE
 """Share of the step that counts although as much as the threshold of it may be noise or the model's error: a further
-suspect that is the worst once the first one is cured, a first step that a rank began late."""
+suspect that is the worst once the first one is cured."""
 
 LITTLE_SHARE: Final = MINOR * MIN_LOST_SHARE
 """Share of the step that is nothing: devices of one kind differ by so much. A gap below it is the pace of a host, not a

@@ -12,8 +12,8 @@ from tracekit.matching.clock import Clocks, aligned, linked
 from tracekit.matching.match import Operations, found_done, members_of_kernel, message_ends
 from tracekit.rank_events.operation_names import ROOTED
 from tracekit.thresholds.slowrank import CLOCK_DOUBTS
-from tracekit.thresholds.tables import BUFFERED_RECEIVE, COMMON_END_NS
-from tracekit.units import I64, Mask
+from tracekit.thresholds.tables import BUFFERED_RECEIVE, COMMON_END_NS, MAX_CLOCK_RATE
+from tracekit.units import F64, I64, Mask
 
 
 @dataclass(frozen=True)
@@ -60,20 +60,29 @@ def measure_waits(ops: Operations, clocks: Clocks, *, eager: Mask) -> Waits:
     held = wait.copy()
     waits = Waits(wait, held, exposed, transfer, delivery, members, members == size, timed, last, first)
     _measure_messages(ops, clocks, waits, eager=eager)
-    apart = rows[ops.among(ROOTED)[rows] & ~_left_together(ops, clocks, rows, begin)[number]]
+    apart = rows[ops.among(ROOTED)[rows] & (wait[rows] <= _left_apart(ops, clocks, rows, begin)[number])]
     wait[apart] = held[apart] = 0
     exposed[:] = np.minimum(wait, ops.exposed)
     return replace(waits, held=wait) if np.array_equal(wait, held) else waits
 
 
-def _left_together(ops: Operations, clocks: Clocks, rows: I64, begin: I64) -> Mask:
-    """Whether the members of each instance end together on exact clocks; `rows` by instance, from `begin` on."""
+def _left_apart(ops: Operations, clocks: Clocks, rows: I64, begin: I64) -> F64:
+    """Return how far apart the members of each instance may have left, ns: the clocks' error if their ends agree.
+
+    0 on exact clocks; infinite where ends are apart, or clocks not joined. `rows` are by instance, from `begin` on.
+    """
     if not len(begin):
-        return np.zeros(0, bool)
+        return np.zeros(0)
     ends = aligned(ops, clocks, ops.end)[rows]
-    island = ops.by_rank(np.array([clocks.exact.get(rank, rank) for rank in ops.ranks], np.int64))[rows]
-    away, islands = (np.maximum.reduceat(v, begin) - np.minimum.reduceat(v, begin) for v in (ends, island))
-    return np.asarray((islands == 0) & (away <= COMMON_END_NS + CLOCK_DOUBTS * clocks.residual_ns), bool)
+    of_rank = [(clocks.island[r], clocks.exact.get(r, r), clocks.doubt.get(r, 0.0)) for r in ops.ranks]
+    island, exact, doubt = (ops.by_rank(np.array(of))[rows] for of in zip(*of_rank, strict=True))
+    away, islands, other = (
+        np.maximum.reduceat(v, begin) - np.minimum.reduceat(v, begin) for v in (ends, island, exact)
+    )
+    drift = MAX_CLOCK_RATE * float(np.ptp(ends))
+    error = np.where(other > 0, 2 * np.maximum.reduceat(doubt, begin) + drift, 0.0)
+    together = (islands == 0) & (away <= COMMON_END_NS + CLOCK_DOUBTS * clocks.residual_ns + error)
+    return np.asarray(np.where(together, error, np.inf), np.float64)
 
 
 def _measure_messages(ops: Operations, clocks: Clocks, waits: Waits, *, eager: Mask) -> None:

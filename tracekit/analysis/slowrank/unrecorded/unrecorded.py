@@ -129,13 +129,13 @@ def _with_unseen(case: Case, model: StepModel | TableModel, *paces: float, copie
 def _rows(case: Case) -> I64:
     """The analysed operations that ranks without a trace take part in, or may.
 
-    Messages without a known peer and collectives without a known group may have such members.
+    Operations without a known peer or group, of whatever kind, may have such members.
     """
     ops, missing = case.ops, frozenset(case.missing)
     absent = np.array([*(not missing.isdisjoint(c.members) for c in ops.channels), bool(missing)])[
         ops.channel
     ]
-    return np.flatnonzero(absent & case.analysed & ((ops.channel >= 0) | ~ops.among(("other",))))
+    return np.flatnonzero(absent & case.analysed)
 
 
 def _lasted(case: Case, rows: I64) -> F64:
