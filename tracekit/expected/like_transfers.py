@@ -17,11 +17,11 @@ from tracekit.expected.nodes import Nodes, Reach, reach
 from tracekit.expected.sound_transfers import slowest_ns
 from tracekit.matching.channels import Channel
 from tracekit.matching.clock import aligned
-from tracekit.matching.match import message_ends
 from tracekit.matching.message_order import UNKNOWN_SIZE
-from tracekit.thresholds.slowrank import CLOCK_DOUBTS, FEW_LINKS, MAJORITY, MINOR
-from tracekit.thresholds.tables import COMMON_END_NS, TAIL_NS
+from tracekit.thresholds.slowrank import FEW_LINKS, MAJORITY, MINOR
+from tracekit.thresholds.tables import TAIL_NS
 from tracekit.timing.measured import Measured
+from tracekit.timing.waits import left_before
 from tracekit.units import F64, Mask
 
 
@@ -228,13 +228,4 @@ def is_sure(run: Measured, channel: int, numbers: list[int], *, clockless: bool)
     pair = [n for n, c in enumerate(run.ops.channels) if c.p2p and set(c.members) == set(ends.members)]
     if not any(run.ops.channels[n].inferred for n in pair):
         return True  # neither direction was inferred from end times only
-    return clockless and _left_before(run, pair) <= MINOR
-
-
-def _left_before(run: Measured, channels: list[int]) -> float:
-    """The share of messages with a sender that waits and leaves before the receive begins, as with a wrong peer."""
-    send, receive = (rows[np.isin(run.ops.channel[rows], channels)] for rows in message_ends(run.ops))
-    begin, end = (aligned(run.ops, run.clocks, times) for times in (run.ops.start, run.ops.end))
-    lasted, doubt = (end - begin)[send], COMMON_END_NS + CLOCK_DOUBTS * run.clocks.residual_ns
-    waited = lasted > min(lasted.tolist(), default=0) + doubt
-    return float((waited & (end[send] < begin[receive] - doubt)).sum()) / max(len(send), 1)
+    return clockless and left_before(run.ops, run.clocks, pair) <= MINOR

@@ -4,6 +4,7 @@ Members of a collective leave together, so durations alone show the order of arr
 A receive waits for its sender and a rendezvous send for its receiver; their begins are compared on aligned clocks.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -83,6 +84,15 @@ def _left_apart(ops: Operations, clocks: Clocks, rows: I64, begin: I64) -> F64:
     error = np.where(other > 0, 2 * np.maximum.reduceat(doubt, begin) + drift, 0.0)
     together = (islands == 0) & (away <= COMMON_END_NS + CLOCK_DOUBTS * clocks.residual_ns + error)
     return np.asarray(np.where(together, error, np.inf), np.float64)
+
+
+def left_before(ops: Operations, clocks: Clocks, channels: Sequence[int]) -> float:
+    """Return the share of messages with a sender that waits, and leaves before the receive begins: as no peer does."""
+    send, receive = (rows[np.isin(ops.channel[rows], channels)] for rows in message_ends(ops))
+    begin, end = (aligned(ops, clocks, times) for times in (ops.start, ops.end))
+    lasted, doubt = (end - begin)[send], COMMON_END_NS + CLOCK_DOUBTS * clocks.residual_ns
+    waited = lasted > min(lasted.tolist(), default=0) + doubt
+    return float((waited & (end[send] < begin[receive] - doubt)).sum()) / max(len(send), 1)
 
 
 def _measure_messages(ops: Operations, clocks: Clocks, waits: Waits, *, eager: Mask) -> None:
