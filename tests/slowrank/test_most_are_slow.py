@@ -9,6 +9,7 @@ from tests.slowrank.hosts import host_bound
 from tests.slowrank.jobs import grid, job, prepared
 from tests.slowrank.turns import delayed
 from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.hypotheses.candidates import _as_one
 from tracekit.analysis.slowrank.hypotheses.suspect_work import late_loaders
 from tracekit.expected.equal_work import peers_of_work
 from tracekit.steps import features
@@ -164,3 +165,14 @@ def test_devices_that_differ_by_chance_are_healthy(tmp_path, mesh, seed):
     speed = 1.0 + 0.01 * np.random.default_rng(seed).normal(size=ranks)
     found = analyse(job(tmp_path, mesh, slow=dict(enumerate(speed.tolist()))))
     assert found.verdict == "healthy"
+
+
+@pytest.mark.parametrize(
+    ("excess", "as_one"), [([9, 8, -9, -8], True), ([9, 8, 0, 0], True), ([9, 8, 0, 5], False)]
+)
+def test_half_of_a_stage_is_slow_as_one(tmp_path, excess, as_one):
+    """The price of all counts where no other rank is nearly as slow, although the quick half falls short by as much."""
+    mesh = grid(tp=2, dp=2)
+    case = prepared(job(tmp_path, mesh, steps=2), mesh)
+    case = replace(case, found=replace(case.found, mean=np.array(excess, float)))
+    assert _as_one(case, np.array([0, 1])) == as_one

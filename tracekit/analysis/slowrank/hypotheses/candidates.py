@@ -39,13 +39,16 @@ def price(case: Case, found: Hypothesis) -> float:
 
 
 def _as_one(case: Case, rows: I64) -> bool:
-    """Whether all of `rows` exceed their peers by a similar amount, and every other rank of their stages by far."""
+    """Whether all of `rows` exceed their peers by a similar amount, and no other rank of their stages nearly so.
+
+    Where half of a stage is slow, the others fall short of the median by as much.
+    """
     excess = np.nan_to_num(case.found.mean)
     least = float(excess[rows].min())
     if len(rows) < 2 or least < MAJORITY * float(excess[rows].max()):
         return False
     others = [np.setdiff1d(stage, rows) for stage in case.stages if np.isin(stage, rows).any()]
-    return all(len(rest) and least > CLEARLY_MORE * float(np.abs(excess[rest]).max()) for rest in others)
+    return all(len(rest) and least > CLEARLY_MORE * float(excess[rest].max()) for rest in others)
 
 
 def slow_ranks(case: Case) -> Hypothesis | None:
