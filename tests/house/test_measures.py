@@ -18,8 +18,8 @@ WORST = {
     "answers": 1,
     "answer functions": 0,
     "functions that answer": 60,
-    "lines": 8381,
-    "lines with case, graph and matching": 16115,
+    "lines": 8385,
+    "lines with case, graph and matching": 16119,
 }
 """The values today, as `make measures` prints them with the goal of each.
 

@@ -9,7 +9,8 @@ import pytest
 from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job, prepared
 from tests.tables.rows import events
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.hypotheses.slow_link import _compare
+from tracekit.analysis.slowrank.hypotheses import slow_link as links
+from tracekit.analysis.slowrank.hypotheses.slow_link import _compare, slow_link
 from tracekit.matching.channels import Channel
 
 MESH = grid(tp=2, dp=4)
@@ -142,3 +143,13 @@ def test_recorded_members_bound_transfers_of_other_groups(tmp_path, slow, named)
         suspect = finding.suspects[0]
         assert finding.verdict == "slow_link"
         assert suspect.lost_ms_low - 0.01 <= 3 * 0.45 <= suspect.lost_ms_high + 0.01
+
+
+def test_a_link_that_no_channel_shows_again_stays(tmp_path, monkeypatch):
+    """Channels that pass the ranks of a slow link may be alike beside each other: the first comparison counts."""
+    case = prepared(job(tmp_path, MESH, link={(0, 1): 30.0}), MESH)
+    found = slow_link(case)
+    ask = links._slow_channels
+    none = {}, {}, np.zeros(len(case.waits.delivery)), False
+    monkeypatch.setattr(links, "_slow_channels", lambda *given: ask(*given) if len(given) < 4 else none)
+    assert slow_link(case).ranks == found.ranks

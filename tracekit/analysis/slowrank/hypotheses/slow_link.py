@@ -122,8 +122,9 @@ def _slowest(case: Case, nodes: Nodes, only: Collection[int] | None = None) -> S
     dear = dear_channels(case, slow, late)
     slow = {c: several for c, several in slow.items() if c in dear}
     ranks = on_slow_node(case, set(slow), set(tested), nodes) or at_the_link(case, set(slow), set(tested))
-    if case.table is None:
-        slow, tested, late, again = _slow_channels(case, nodes, only, frozenset(ranks))
+    passing = _slow_channels(case, nodes, only, frozenset(ranks))
+    if case.table is None and passing[0]:
+        slow, tested, late, again = passing
         dear, sure = set(slow), sure or again
     late = np.where(np.isin(case.ops.channel[case.waits.first_row], list(dear)), late, 0.0)
     pairs = {c: [(f.here, f.peers) for f in several] for c, several in slow.items()}
